@@ -1,7 +1,4 @@
-"""The loop of the project: policy text in, episodes out.
-
-Names are loaded when they are first asked for: the command prints its help without the environments.
-"""
+"""Rollouts, engines, episodes, scoring and evaluation of LLM agents."""
 
 from __future__ import annotations
 
@@ -53,6 +50,7 @@ __all__ = [
     "rollout",
 ]
 
+#: exported name -> module of this package
 _MODULES = {
     "Completion": "engines.protocol",
     "DraftStats": "engines.protocol",
@@ -81,7 +79,6 @@ _MODULES = {
     "read_records": "episodes.record",
     "rollout": "loop.rollout",
 }
-"""Names and the modules of this package that they stand in."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,4 @@
-"""Entry point of the ``turntree`` command.
-
-An error that the user can correct is printed in one line with the fix, exit status 2; only bugs of
-turntree leave a traceback. Modules are imported when they are needed, so that ``--help`` is fast.
-"""
+"""Entry point of the ``turntree`` command."""
 
 from __future__ import annotations
 
@@ -10,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-_INTERRUPTED = 130
-"""Status of a command that Ctrl-C ended, as shells have it."""
+_INTERRUPTED = 130  #: exit status after Ctrl-C, 128 + SIGINT, as in a shell
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,20 +16,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after ``turntree``; ``None`` takes them from ``sys.argv``.
 
     Raises:
-        SystemExit: Always; 0 for success, 1 for a negative finding, 2 for wrong input, 130 if interrupted.
+        SystemExit: Always; 0 for success, 1 for a failed check, 2 for an error that the user can fix, 130 after Ctrl-C.
     """
     from turntree.agents.commands.app import app
 
     try:
         words = None if arguments is None else list(arguments)
-        with _speaking(sys.argv[1:] if words is None else words):
+        with _startup_messages(sys.argv[1:] if words is None else words):
             status = app(args=words, prog_name="turntree", standalone_mode=False)
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
     except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # older versions of typer call this an abortion
+        # Older typer versions turn it into Abort.
+        if isinstance(error.__cause__, KeyboardInterrupt):
             raise SystemExit(_INTERRUPTED) from None
-        message = _misuse(error) or _to_put_right(error)
+        message = _usage_message(error) or _user_error_message(error)
         if message is None:
             raise
         sys.stderr.write(f"turntree: {message}\n")
@@ -42,43 +38,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise SystemExit(status or 0)
 
 
-def _speaking(words: list[str]) -> AbstractContextManager[None]:
-    """A line now and then in a log while a command loads what it needs."""
+def _startup_messages(words: list[str]) -> AbstractContextManager[None]:
     if words[:1] not in (["eval"], ["bench"]):
         return nullcontext()
-    from turntree.agents.progress import speaking
+    from turntree.agents.progress import startup_messages
 
-    return speaking(f"turntree {words[0]} begins")
+    return startup_messages(f"turntree {words[0]} is starting")
 
 
-def _misuse(error: Exception) -> str | None:
-    """The message for a wrong argument of the command line, or ``None`` for any other error.
-
-    The class depends on the version of typer, which brings its own click or takes the installed one.
-    """
+def _usage_message(error: Exception) -> str | None:
+    # The exception's class depends on the typer version, which bundles click or uses the installed one.
     message_of, at = getattr(error, "format_message", None), getattr(error, "ctx", None)
     if message_of is None:
         return None
-    if type(error).__name__ == "NoArgsIsHelpError":  # no word at all: the whole help
-        return f"a command is missing\n{message_of()}"
+    # Without arguments, print the whole help.
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return f"missing command\n{message_of()}"
     command = at.command_path if at is not None else "turntree"
     return f"{' '.join(message_of().split()).removesuffix('.')}; see `{command} --help`"
 
 
-def _to_put_right(error: Exception) -> str | None:
-    """One line for the user, or ``None`` if the error is a bug of turntree."""
-    from turntree.agents.errors import AgentError
-    from turntree.agents.os_errors import in_words
+def _user_error_message(error: Exception) -> str | None:
+    from turntree.agents.errors import AgentError, explain_os_error
     from turntree.envs.errors import EnvError
     from turntree.envs.failure import describe
     from turntree.rewards import RewardError
 
-    while isinstance(error, ExceptionGroup):  # of tasks that ran at once; the first one says enough
+    # From tasks that ran concurrently; the first error is enough.
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, AgentError | EnvError | RewardError):
         return " ".join(str(error).split())
     if isinstance(error, OSError):
-        return in_words(error)
+        return explain_os_error(error)
     return describe(error) if isinstance(error, ValueError) else None
 
 

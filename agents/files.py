@@ -1,13 +1,13 @@
-"""Files that are written whole or not at all, by one process at a time, and values as strict JSON.
+"""Atomic file writes, one writer per path, and values as strict JSON.
 
-Invariant: after any error the requested path still holds its old content, and no temporary file is
-left beside it. What is no regular file (``/dev/stdout``, a pipe) is never replaced: it is written through.
-A link stays one, and the file behind it is replaced.
+Invariant: after any error the path still holds its old content and no temporary file is left. A path that is not a
+regular file (``/dev/stdout``, a pipe) is written through, and the target of a symbolic link is replaced, not the link.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import math
 import os
@@ -21,11 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from errno import EISDIR
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from turntree.agents.errors import UsageError
-from turntree.agents.os_errors import NO_LOCKS
+from turntree.agents.errors import NO_LOCKS, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,9 @@ _POLL_SECONDS = 0.1
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces ``path`` once the block has ended without an error.
+    """Yield a temporary path whose file replaces ``path`` if the block ends without an error.
 
-    Missing folders are created. The temporary file has the suffix of ``path``.
-
-    Raises:
-        OSError: If it cannot be written.
+    Creates missing folders. The temporary file keeps the suffix of ``path``.
     """
     if path.is_dir():
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
@@ -47,6 +44,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     target = path if through else path.resolve()
     folder = Path(tempfile.gettempdir()) if through else target.parent
     folder.mkdir(parents=True, exist_ok=True)
+    # Next to the target, because a rename across file systems is not atomic.
     partial = folder / f".partial-{os.getpid()}-{path.name}"
     try:
         yield partial
@@ -64,73 +62,64 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def is_special(path: Path) -> bool:
-    """Whether there is something at ``path`` that is neither a regular file nor a folder, or a stream of the process.
+    """Return whether ``path`` is a device, a pipe or a standard stream.
 
     >>> is_special(Path("/dev/null")), is_special(Path("/dev/stdout")), is_special(Path("no such file"))
     (True, True, False)
     """
-    streams = ("/dev", "/proc")  # a stream may lead to a regular file, which others hold open
+    # A stream may lead to a regular file that other processes hold open.
+    streams = ("/dev", "/proc")
     return str(path.absolute()).startswith(streams) or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write bytes, or a text as UTF-8.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
     with whole_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
-    """Refuse to write over what is read, whatever other path or link names it.
+    """Refuse to write to ``out`` if it is one of the inputs, under any path or link.
 
     Args:
-        read: What is read: files, or folders, of which every file counts; mappings and lists are searched for such
-            names, and what names nothing here (an id of a hub, a number) is left out.
+        read: Inputs: files, or folders (each file in them counts). Mappings and lists are searched for paths; values
+            that name no existing file (a Hugging Face id, a number) are ignored.
         folders: Whether folders count.
-
-    Raises:
-        UsageError: If the file is one of them.
     """
-    there = _status(out)
+    status = _status(out)
     for name in read:
         if isinstance(name, Mapping | list | tuple):
             keep_apart(out, name.values() if isinstance(name, Mapping) else name, folders=folders)
             continue
-        found = _status(name) if isinstance(name, str | Path) else None
-        if found is None and not isinstance(name, Path):
+        named_status = _status(name) if isinstance(name, str | Path) else None
+        if named_status is None and not isinstance(name, Path):
             continue
-        path, folder = Path(name).expanduser(), found is not None and stat.S_ISDIR(found.st_mode)
+        path, folder = Path(name).expanduser(), named_status is not None and stat.S_ISDIR(named_status.st_mode)
         if folder and not folders:
             continue
         same = not folder and out.resolve() == path.resolve()
-        if there is not None and stat.S_ISREG(there.st_mode):
-            inside = [_status(one) for one in path.iterdir()] if folder else [found]
-            same |= any(one is not None and os.path.samestat(there, one) for one in inside)
+        if status is not None and stat.S_ISREG(status.st_mode):
+            inside = [_status(entry) for entry in path.iterdir()] if folder else [named_status]
+            same |= any(entry is not None and os.path.samestat(status, entry) for entry in inside)
             same |= folder and out.resolve().is_relative_to(path.resolve())
         if same:
-            raise UsageError(f"{out} is a file that is read, and would be lost; name another one to write")
+            raise UsageError(f"{out} is an input and would be overwritten; name another output file")
 
 
 def _status(name: str | Path) -> os.stat_result | None:
     try:
         return Path(name).expanduser().stat()
-    except (OSError, ValueError, RuntimeError):  # nothing, or no name of a file
+    except (OSError, ValueError, RuntimeError):
+        # No such file, or not a valid path.
         return None
 
 
 def ensure_writable(path: Path) -> None:
-    """Check that a file can be written there, before hours are spent on its content.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Check that a file can be created at ``path`` before hours are spent on its content."""
     if path.exists():
         path.open("ab").close()
         return
-    path = path.resolve()  # a link to a file that is not there yet
+    # A link may point to a file that does not exist yet.
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     probe = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
@@ -140,80 +129,78 @@ def ensure_writable(path: Path) -> None:
 
 
 class OneWriter:
-    """An exclusive lock on writing a file or a folder, until it is closed or the process ends.
+    """An exclusive lock for writing a file or folder, held until ``close`` or the end of the process.
 
-    It is a lock of the file system (``flock``) on a hidden file beside the file, or in the folder. Processes that
-    inherit its descriptor hold it, too. Between machines it holds if the file system's locks do.
+    It is an ``flock`` on a hidden file next to the file, or in the folder. Child processes that inherit its descriptor
+    hold the lock too. Between machines it works only if the file system's locks do.
     """
 
     def __init__(self, path: Path, *, inherited: float = 0.0, instead: str = "name another file") -> None:
         """Take the lock.
 
         Args:
-            path: The file, whose folder is created, or a folder that is there.
-            inherited: Seconds to wait if the process that took the lock has ended and others that inherited it have
-                not.
-            instead: What else a user who is refused can do.
+            path: A file, whose folder is created, or an existing folder.
+            inherited: Seconds to wait if the process that took the lock has ended but its children still hold it.
+            instead: What a refused user can do other than wait.
 
         Raises:
-            UsageError: If another process holds it; the message names that process.
+            UsageError: If another process holds the lock; the message names that process.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._beside = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+        self._lock_file = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
         until = time.monotonic() + inherited
         while (holder := self._take()) is not None:
-            if time.monotonic() >= until or _lives(holder):
+            if time.monotonic() >= until or _is_running(holder):
                 raise UsageError(f"{path} is being written by {holder}; wait for it, or {instead}")
             time.sleep(_POLL_SECONDS)
-        if not _is_of_here(earlier := self._holder()):
-            logger.warning("%s was being written by %s, which did not end in order: make sure it has", path, earlier)
+        if not _is_on_this_machine(earlier := self._holder()):
+            logger.warning(
+                "%s was being written by %s, which did not exit cleanly: check that it is gone", path, earlier
+            )
         os.truncate(self.descriptor, 0)
         now = datetime.now().astimezone().isoformat(" ", "seconds")
+        # Overwrite in place: the text names the holder to other processes.
         os.pwrite(self.descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode(), 0)
 
     def _take(self) -> str | None:
-        """Take the lock, or return who has it."""
         while True:
-            self.descriptor = os.open(self._beside, os.O_RDWR | os.O_CREAT, 0o666)
+            self.descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                error = lock_file(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = self._holder()
                 os.close(self.descriptor)
                 return holder or "another process"
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
+            if error is not None:
                 logger.warning(
-                    "the file system of %s has no locks (%s): nothing keeps a second process from writing there",
-                    self._beside.parent,
+                    "the file system of %s has no locks (%s), so a second process could write there",
+                    self._lock_file.parent,
                     error.strerror,
                 )
                 return None
-            if self._beside.exists() and self._beside.stat().st_ino == os.fstat(self.descriptor).st_ino:
+            if self._lock_file.exists() and self._lock_file.stat().st_ino == os.fstat(self.descriptor).st_ino:
                 return None
-            os.close(self.descriptor)  # its last holder has just taken it away
+            # The last holder has just deleted this lock file; create a new one.
+            os.close(self.descriptor)
 
     def _holder(self) -> str:
         return os.pread(self.descriptor, 200, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """Release the lock; closing twice does nothing."""
         if self.descriptor >= 0:
-            self._beside.unlink(missing_ok=True)
+            self._lock_file.unlink(missing_ok=True)
             os.close(self.descriptor)
             self.descriptor = -1
 
 
-def _is_of_here(holder: str) -> bool:
-    """Whether a lock's holder, if there is one, runs or ran on this machine."""
+def _is_on_this_machine(holder: str) -> bool:
+    # An empty holder means that nobody held the lock.
     return not holder or f" on {socket.gethostname()} " in holder
 
 
-def _lives(holder: str) -> bool:
-    """Whether the process that took a lock runs, as far as this machine can tell."""
+def _is_running(holder: str) -> bool:
     number = re.match(r"process (\d+) ", holder)
-    if number is None or not _is_of_here(holder):
+    if number is None or not _is_on_this_machine(holder):
         return True
     try:
         os.kill(int(number[1]), 0)
@@ -225,7 +212,7 @@ def _lives(holder: str) -> bool:
 
 
 def json_value(value: Any) -> Any:
-    """``value`` with null for NaN and infinite floats, and text for what JSON cannot express.
+    """Return ``value`` for JSON: null for NaN and infinity, text for types that JSON lacks.
 
     >>> json_value({1: (0.5, math.nan), "path": {"a": None}})
     {'1': [0.5, None], 'path': {'a': None}}
@@ -237,3 +224,41 @@ def json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_value(entry) for entry in value]
     return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def append_lines(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append one JSON line per row to an unbuffered file opened for appending: all rows or none.
+
+    Concurrent callers wait for each other if the file system supports locks. Only a killed process can leave a partial
+    last line. Strings may contain lone surrogates, which a policy can write.
+
+    Raises:
+        OSError: If the rows cannot be written, for example because the disk is full.
+    """
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    lock_file(file.fileno(), fcntl.LOCK_EX)
+    try:
+        end, rest = os.fstat(file.fileno()).st_size, memoryview(text.encode("utf-8", "surrogatepass"))
+        try:
+            # A short write is repeated; the next call raises if the disk is full.
+            while rest:
+                rest = rest[file.write(rest) :]
+        except BaseException as error:
+            if os.fstat(file.fileno()).st_size > end:
+                file.truncate(end)
+            if isinstance(error, OSError):
+                error.filename = file.name
+            raise
+    finally:
+        lock_file(file.fileno(), fcntl.LOCK_UN)
+
+
+def lock_file(descriptor: int, how: int) -> OSError | None:
+    """Call ``flock``, and return the error instead of raising it if the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return error
+    return None

@@ -1,4 +1,4 @@
-"""What a command shows of long work: bars on a terminal, elsewhere a line at least twice a minute."""
+"""Progress of long commands: bars on a terminal, otherwise a line at least twice a minute."""
 
 from __future__ import annotations
 
@@ -21,32 +21,29 @@ from rich.progress import (
 )
 from rich.text import Text
 
-SILENCE = 25.0
-"""Most seconds without a line where no bar is drawn."""
-_SHOWN = Event()
-"""Set as a progress is shown, which speaks from then on."""
-_WIDE = 160
-"""Characters of such a line, whatever the width of a terminal that is not there."""
+SILENCE = 25.0  #: seconds, longest time without a line when no bar is drawn
+_SHOWN = Event()  #: set once a progress bar is shown; it prints the lines from then on
+_WIDE = 160  #: characters per line when stderr is not a terminal
 
 
 @contextmanager
-def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
-    """Write a line as the time passes, until a progress is shown or the block ends; none on a terminal.
+def startup_messages(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
+    """Print a line at intervals until a progress bar is shown or the block ends; nothing on a terminal.
 
     Args:
-        words: What goes on before there is a progress: imports and checks take long on a busy machine.
+        words: Text of the line. Imports and checks take long on a busy machine.
         seconds: Time between two lines.
     """
     _SHOWN.clear()
-    began = monotonic()
+    start = monotonic()
 
-    def speak() -> None:
+    def print_lines() -> None:
         while not _SHOWN.wait(seconds):
-            sys.stderr.write(f"{words}, {monotonic() - began:.0f} s\n")
+            sys.stderr.write(f"{words}, {monotonic() - start:.0f} s\n")
 
-    participant = Thread(target=speak, daemon=True)
+    printer = Thread(target=print_lines, daemon=True)
     if not sys.stderr.isatty():
-        participant.start()
+        printer.start()
     try:
         yield
     finally:
@@ -54,53 +51,44 @@ def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
 
 
 @contextmanager
-def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]:
-    """Show a progress as long as the block runs.
+def show_progress(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]:
+    """Show a progress while the block runs.
 
     Args:
-        progress: Its bars are drawn on a terminal. Elsewhere a line of each bar that is not full is printed as the time
-            passes.
+        progress: Drawn as bars on a terminal. Elsewhere each unfinished bar is printed as a line at intervals.
         seconds: Time between two lines.
     """
     _SHOWN.set()
     ended = Event()
     wide = Console(file=progress.console.file, width=_WIDE)
 
-    def speak() -> None:
+    def print_lines() -> None:
         while not ended.wait(seconds):
-            going = [task for task in progress.tasks if not task.finished]
-            wide.print(progress.make_tasks_table(going))
+            unfinished = [task for task in progress.tasks if not task.finished]
+            wide.print(progress.make_tasks_table(unfinished))
 
-    participant = Thread(target=speak, daemon=True)
+    printer = Thread(target=print_lines, daemon=True)
     with progress:
         if not progress.console.is_terminal:
-            participant.start()
+            printer.start()
         try:
             yield progress
         finally:
             ended.set()
-            if participant.is_alive():
-                participant.join()
+            if printer.is_alive():
+                printer.join()
 
 
 def bar_columns(console: Console) -> tuple[ProgressColumn, ...]:
-    """The bar itself, where it can be drawn anew."""
     return (BarColumn(),) if console.is_terminal else ()
 
 
 class _Rate(ProgressColumn):
-    """Episodes a minute, of late."""
-
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{60 * task.speed:.1f}/min")
 
 
 def episode_progress(console: Console, get_time: Callable[[], float] = monotonic) -> Progress:
-    """Bars with the episodes played and to be played, their rate, the time gone and the time left.
-
-    Args:
-        get_time: A clock, seconds.
-    """
     return Progress(
         TextColumn("{task.description}"),
         *bar_columns(console),

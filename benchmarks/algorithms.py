@@ -3,11 +3,12 @@
 DAPO's rewards are those of the groups that it keeps, in which not all samples score the same.
 
 Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in the noise of
-the sampling. The modes of speculation: ``none`` decodes plainly, ``tree`` (level A) and ``replay``, ``exact`` (level C
-where the policy was trained on what is replayed) leave the law of the rollouts alone, so their curves may differ by
-noise only; ``lenient`` is SPEC-RL's bias, level D, and marked as such.
+the sampling. The modes: ``none`` decodes plainly, ``tree`` drafts (level A), the others reuse stored turns.
+``same_seed`` and ``rejection_sampling`` (level C if the policy was trained on the stored turn) leave the distribution
+of the rollouts alone, so their curves may differ by noise only; ``spec_rl`` is biased, level D, and marked as such.
 
-Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was.
+Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was. Compare seconds only
+between runs that took turns on one machine: those of ``results/wall_clock.json``, in the order of ``--only``.
 
     python benchmarks/algorithms.py [--steps 16] [--seeds 3] [--minutes 60] [--json benchmarks/results/algorithms.json]
 """
@@ -19,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +35,19 @@ from turntree.agents.verl.launch import StepReport
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 
 ALGORITHMS = ("grpo", "ppo", "dapo")
-PER_TURN = "turns"
-MODES = {
-    "none": "[none]",
-    "tree": "[tree]",
-    "replay": "[none,replay]",
-    "exact": "[none,exact]",
-    "lenient": "[none,lenient]",
+PER_TURN = "grpo_turn_rewards"
+MODES: dict[str, dict[str, str]] = {
+    "none": {"speculation": "none"},
+    "tree": {"speculation": "tree"},
+    **{reuse: {"speculation": "none", "reuse": reuse} for reuse in ("same_seed", "rejection_sampling", "spec_rl")},
 }
-BIASED = ("lenient",)
+BIASED = ("spec_rl",)
 OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "grpo": {},
     "ppo": {"critic.optim.lr": 2e-3, "actor_rollout_ref.actor.use_kl_loss": False},
     "dapo": {},
     # Without the division by the group's spread and with a constant for the length, a step is as many times smaller.
-    "turns": {"actor_rollout_ref.actor.loss_scale_factor": 8},
+    "grpo_turn_rewards": {"actor_rollout_ref.actor.loss_scale_factor": 8},
 }
 KEPT = (
     "turntree/turns",
@@ -82,7 +82,7 @@ def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
             "algorithm": run["algorithm"],
-            "speculation": MODES[run["mode"]],
+            **MODES[run["mode"]],
             "actor_rollout_ref.model.path": warm_started_policy(),
             "actor_rollout_ref.rollout.seed": run["seed"],
             "actor_rollout_ref.actor.entropy_coeff": 0.01,
@@ -93,6 +93,30 @@ def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
         reports = trained("demo", Path(folder) / "run", steps, settings)
     rows = [{"step": one.step, "seconds": one.seconds, **figures_of(one, KEPT)} for one in reports]
     return {**run, "minutes": round((time.perf_counter() - started) / 60, 2), "steps": rows}
+
+
+def with_round(earlier: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
+    """The run with the least seconds of each step in any of its rounds; ``rounds`` keeps the seconds of all.
+
+    The same seed has the same rewards in every round, so that rounds differ in what else the machine had to do.
+
+    Raises:
+        RuntimeError: If the rewards differ.
+    """
+    rounds = rounds_of(run)
+    if earlier is not None:
+        if [row["reward"] for row in earlier["steps"]] != [row["reward"] for row in run["steps"]]:
+            raise RuntimeError("the rewards differ from those of an earlier round with the same seed")
+        rounds = rounds_of(earlier) + rounds
+    least = map(min, zip(*rounds, strict=True))
+    steps = [row | {"seconds": seconds} for row, seconds in zip(run["steps"], least, strict=True)]
+    return {**run, "steps": steps, "rounds": rounds}
+
+
+def rounds_of(run: dict[str, Any]) -> list[list[float]]:
+    """Seconds of each step, by round; one round where none are kept."""
+    rounds: list[list[float]] = run.get("rounds") or [[row["seconds"] for row in run["steps"]]]
+    return rounds
 
 
 def figures_of(report: StepReport, names: Iterable[str]) -> dict[str, float]:
@@ -125,7 +149,7 @@ def table(done: dict[str, dict[str, Any]], key: str) -> Table:
         last_rows = [run["steps"][-1] for run in several]
         shown.add_row(
             name,
-            "D (biased)" if name in BIASED else "C" if name in ("replay", "exact") else "A",
+            "D (biased)" if name in BIASED else "C" if name in ("same_seed", "rejection_sampling") else "A",
             str(len(several)),
             f"{statistics.fmean(firsts):.3f}",
             f"{statistics.fmean(lasts):.3f} ({min(lasts):.3f} to {max(lasts):.3f})",
@@ -155,25 +179,32 @@ def main() -> None:
     parser.set_defaults(json=Path("benchmarks/results/algorithms.json"))
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="train each run N times and keep each step's fewest seconds"
+    )
     parser.add_argument("--minutes", type=float, default=None, help="begin no run after so long")
-    parser.add_argument("--only", nargs="*", default=None, help="algorithm/mode/seed")
+    parser.add_argument("--only", nargs="*", default=None, help="algorithm/mode/seed of these runs, in this order")
     args = parser.parse_args()
     console, started = Console(), time.monotonic()
+    further = f" --rounds {args.rounds}" if args.rounds > 1 else ""
+    further += f" --only {' '.join(args.only)}" if args.only else ""
     record: dict[str, Any] = {"runs": {}}
     if args.json.exists():
         record = json.loads(args.json.read_text())
     record |= {
         **provenance(["torch", "verl"]),
-        "command": f"python benchmarks/algorithms.py --steps {args.steps} --seeds {args.seeds}",
+        "command": f"python benchmarks/algorithms.py --steps {args.steps} --seeds {args.seeds}{further}",
     }
-    for run in runs(args.seeds):
-        name = name_of(run)
-        if name in record["runs"] or (args.only is not None and name not in args.only):
+    wanted = {name_of(run): run for run in runs(args.seeds)}
+    names = list(wanted) if args.only is None else args.only
+    for count, name in product(range(1, args.rounds + 1), names):
+        earlier = record["runs"].get(name)
+        if earlier is not None and len(rounds_of(earlier)) >= count:
             continue
         if args.minutes is not None and time.monotonic() - started > args.minutes * 60:
             break
         try:
-            record["runs"][name] = played(run, args.steps)
+            record["runs"][name] = with_round(earlier, played(wanted[name], args.steps))
         except RuntimeError as error:
             console.print(f"{name}: {error}", highlight=False)
             continue

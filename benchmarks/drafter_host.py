@@ -50,7 +50,7 @@ class Compiled:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        for room, names in (("store.forest", ("go_on", "help_out")), ("budget.draft_budget", ("_choose", "_learn"))):
+        for room, names in (("store.forest", ("advance", "help_out")), ("budget.draft_budget", ("_choose", "_learn"))):
             module = importlib.import_module(f"turntree.spec_tree.{room}")
             for name in names:
                 setattr(module, name, self._counted(getattr(module, name)))
@@ -83,7 +83,7 @@ class Runner:
         from vllm_runner import parameters, vllm_config
 
         from turntree.agents.engines.drafting import session
-        from turntree.agents.engines.state_wire import KEY, to_wire
+        from turntree.agents.engines.request_wire import KEY, to_wire
         from turntree.agents.engines.vllm.drafter import ForestDrafter
         from turntree.agents.engines.vllm.overlap import drafter as overlapped
         from turntree.agents.engines.vllm.overlap import ngram_interface
@@ -227,7 +227,7 @@ def off() -> list[Off]:
     from overlapped_vllm import MEMORY, overlap, scheduler_of, vllm_here
     from tiny_llama import random_llama
 
-    from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
+    from turntree.agents.engines.vllm.config import on_accelerator
     from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
     from turntree.spec_tree.budget.draft_switch import DraftSwitch
 

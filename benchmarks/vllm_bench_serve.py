@@ -32,7 +32,7 @@ from common.provenance import provenance
 from common.script import arguments, keep
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
-from turntree.agents.engines.ports import free_port
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]

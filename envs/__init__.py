@@ -1,12 +1,11 @@
-"""The policy's side of the world: environments, tasks, tools, limits.
+"""Environments, tasks, tools and limits: everything that a policy interacts with.
 
-Importing this registers the installed environments with Gymnasium, so
-``gymnasium.make("turntree/Arithmetic-v0")`` works afterwards; without an import
-of one's own, ``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")`` does.
+Importing this package registers its environments with Gymnasium. After the import,
+``gymnasium.make("turntree/Arithmetic-v0")`` works. Without an import of your own, use
+``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")``.
 """
 
 from turntree.envs.checking.conformance import check_environment, require_conformance
-from turntree.envs.context import Context
 from turntree.envs.env import Env
 from turntree.envs.errors import (
     ConformanceError,
@@ -23,7 +22,7 @@ from turntree.envs.errors import (
     UnknownParser,
 )
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.parsers import (
     CompactParser,
     HarmonyParser,
@@ -36,12 +35,11 @@ from turntree.envs.parsers import (
 )
 from turntree.envs.progress import EnvStop
 from turntree.envs.registry import list_envs, make, register, register_with_gymnasium
-from turntree.envs.reply import Reply
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.running.memo import ResultMemo
 from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.spaces import Unicode
-from turntree.envs.task import Task
+from turntree.envs.task import Context, Task
 from turntree.envs.tools.tool import Tool, tool
 from turntree.envs.tools.toolset import Toolset
 

@@ -1,7 +1,4 @@
-"""The environments that come with the package, one line each.
-
-Nothing is imported before an environment is made.
-"""
+"""The environments that come with the package. An environment's module is imported when it is first made."""
 
 from __future__ import annotations
 
@@ -14,20 +11,14 @@ from turntree.envs.math.sets import MATH_SETS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One environment of the catalogue."""
-
-    id: str
-    """``turntree/Name-v0``."""
-    entry_point: str
-    """``module:Class``."""
-    summary: str
-    """One-line description."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Default arguments of the constructor."""
-    needs_data: bool = False
-    """Whether tasks come from a file, a folder, the Hugging Face hub or a package; see the argument ``data``."""
+    id: str  #: ``turntree/Name-v0``
+    entry_point: str  #: ``module:Class``
+    summary: str  #: one-line description
+    arguments: Mapping[str, Any] = field(default_factory=dict)  #: default arguments of the constructor
+    needs_data: bool = False  #: tasks come from a file, a folder, the Hugging Face hub or a package (argument ``data``)
 
 
+#: in the order of the documentation
 CATALOGUE: tuple[Entry, ...] = (
     Entry(
         id="turntree/Arithmetic-v0",
@@ -89,7 +80,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         id="turntree/AirlineService-v0",
-        entry_point="turntree.envs.service.airline_service:AirlineService",
+        entry_point="turntree.envs.service.env:AirlineService",
         summary="Serve a customer of a made-up airline with fourteen tools over its bookings.",
     ),
     Entry(
@@ -124,9 +115,8 @@ CATALOGUE: tuple[Entry, ...] = (
         )
     ),
 )
-"""All entries, in the order in which they are documented."""
 
 
 def find_entry(id: str) -> Entry | None:
-    """The entry with this id; ``None`` for an environment of another package."""
+    """Return the entry with this id, or ``None`` for an environment of another package."""
     return next((entry for entry in CATALOGUE if entry.id == id), None)

@@ -1,11 +1,9 @@
-"""The environment: a Gymnasium environment whose observations and actions are text.
+"""Base class of all environments: a Gymnasium environment whose observations and actions are text.
 
-Authors write ``task``, ``reply`` and, where the task's prompt is not the whole
-opening, ``start``. The base class parses tool calls, runs the tools, enforces every
-limit but those counted in tokens, and turns whatever a tool or ``reply`` raises,
-but the user's Ctrl-C, into a truncated episode. Invariant: an episode ends exactly
-once, as terminated (the task ended it) or as truncated (a limit, a failure), never
-as both.
+Authors implement ``task`` and ``reply``, and ``start`` if the opening is more than the task's prompt. The base class
+parses tool calls, runs the tools and enforces all limits except those counted in tokens. If a tool or ``reply``
+raises, the episode is truncated as a failure; only the user's Ctrl-C passes through. Invariant: an episode ends
+exactly once, either terminated (by the task) or truncated (by a limit or a failure), never both.
 """
 
 from __future__ import annotations
@@ -19,22 +17,19 @@ from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
-from turntree.envs.context import Context
 from turntree.envs.errors import ResetNeeded
 from turntree.envs.failure import FailureKind, describe, kind_of
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.parsers import DEFAULT_FORMAT, ParsedTurn, ToolParser, get_parser, read_turn
-from turntree.envs.progress import EnvStop, Progress
-from turntree.envs.reply import Reply
+from turntree.envs.progress import EnvStop, Progress, Stopwatch
 from turntree.envs.running.containment import contain
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.running.memo import ResultMemo, after_call, after_words, beginning
 from turntree.envs.running.pure_calls import PureCall, PureCalls
 from turntree.envs.running.snapshots import Snapshots
-from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.spaces import Unicode
-from turntree.envs.task import Task, chosen_task
+from turntree.envs.task import Context, Task, chosen_task
 from turntree.envs.tools.tool import Tool, with_methods
 from turntree.envs.tools.tool_run import answer, prepare, prepare_ahead
 from turntree.envs.tools.toolset import Toolset, all_tools, owners_of
@@ -49,46 +44,42 @@ _FAILURE_LENGTH = 500
 class Env(Snapshots, gymnasium.Env[str, str], ABC):
     """Base of all environments.
 
-    ``info`` of ``reset`` and ``step`` always has the same keys, and is JSON:
+    ``info`` of ``reset`` and ``step`` always has the same keys, and its values are JSON:
 
-    - ``messages``: OpenAI messages that are new in this step (the policy's own are not repeated)
-    - ``history``: OpenAI messages from which the policy goes on instead, where ``compact`` has shortened the dialogue;
-      else empty
+    - ``messages``: new messages of this step, in OpenAI's format; the policy's own turns are not repeated
+    - ``history``: the messages that replace the dialogue if ``compact`` has shortened it, in OpenAI's format; else
+      empty
     - ``tools``: OpenAI schemas of the tools
-    - ``tool_calls``: OpenAI form of the calls parsed from the action
-    - ``parse_error``: why a tool call of the action cannot be read, as the policy is told; else empty
+    - ``tool_calls``: calls parsed from the action, in OpenAI's format
+    - ``parse_error``: the error message shown to the policy if a tool call could not be parsed; else empty
     - ``task_id``, ``turn`` (turns of the policy so far)
-    - ``rewards``: named components, summed over the episode so far
+    - ``rewards``: named reward components, summed over the episode so far
     - ``stop_reason``: empty while the episode runs, else ``done``, ``max_turns``, ``max_tool_calls``,
       ``max_seconds``, ``max_errors`` or ``failure``
     - ``failure``: one line, empty unless ``stop_reason`` is ``failure``
-    - ``failure_kind``: the part that failed (``FailureKind``), empty likewise
+    - ``failure_kind``: the part that failed (``FailureKind``), empty unless ``stop_reason`` is ``failure``
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
-    tools: tuple[Tool, ...] = ()
-    """Tools of the policy; methods decorated with ``@tool`` are added automatically."""
-    toolsets: tuple[Toolset, ...] = ()
-    """Prototypes of tools with state: every episode gets a copy of its own."""
+    tools: tuple[Tool, ...] = ()  #: Tools of the policy; methods decorated with ``@tool`` are added automatically.
+    toolsets: tuple[Toolset, ...] = ()  #: Prototypes of tools with state: every episode gets its own copies.
+    #: Runs the tools, by default without a deadline. Environments may share one; set it before ``reset``.
     executor: ToolExecutor = ToolExecutor()
-    """Runs the tools; this one sets no deadline. Environments may share one. Set it before ``reset``."""
+    #: Cache of the results of deterministic tools; ``None`` disables it. Set it before ``reset``.
     memo: ResultMemo | None = None
-    """Cache of results of tools declared deterministic; ``None`` caches none. Set it before
-    ``reset``."""
-    num_tasks: int | None = None
-    """Number of tasks; ``None`` is no bound."""
-    default_limits: ClassVar[Limits] = Limits()
-    """Bounds of an episode of which none were given."""
+    num_tasks: int | None = None  #: Number of tasks; ``None`` means unlimited.
+    default_limits: ClassVar[Limits] = Limits()  #: Limits of an episode if the constructor gets none.
+    #: Seconds after which a running ``reset`` or ``step`` fails the episode; not enforced with ``step_inline``.
     step_seconds: float = 3600.0
-    """Time after which ``reset`` or ``step`` of an episode counts as hung, unless ``step_inline``: then the episode fails."""
+    #: Set it if ``reset``, ``step`` and all tools take microseconds: the environment's step is then fast enough to run
+    #: in the event loop instead of a thread. Not inherited, because a subclass may add code that blocks.
     step_inline: bool = False
-    """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
-    them itself. Every class makes it for itself: a subclass may add code that blocks."""
+    #: Set it if the messages of ``start`` or ``default_system_prompt`` describe the tools and how to call them, so that
+    #: turntree does not describe them again. Not inherited by a subclass that adds tools.
     describes_tools: bool = False
-    """The author's assertion that the messages of ``start`` or ``default_system_prompt`` say which tools there are and
-    how to call them, so that the policy is not told again. A subclass that adds tools makes it for itself."""
+    #: The call that shows the policy the call format; ``None`` makes one up for the first tool.
     example_call: ClassVar[ToolCall | None] = None
-    """The call that shows the policy how calls are written; ``None`` makes one up for the first tool."""
+    # Snapshots leave these out, because they do not belong to the state of an episode.
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "_model_format", "render_mode", "spec", "action_space", "observation_space"),
@@ -100,8 +91,9 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # Assertions of the author hold for one class only, so they are reset unless this class repeats them.
         cls.tools = with_methods(cls, cls.tools)
-        if len(cls.tools) > len(super(cls, cls).tools):  # type: ignore[misc]  # Env is among them
+        if len(cls.tools) > len(super(cls, cls).tools):  # type: ignore[misc]  # one of the bases is Env
             cls.describes_tools = vars(cls).get("describes_tools", False)
         cls.step_inline = vars(cls).get("step_inline", False)
         cls.forkable = vars(cls).get("forkable", False)
@@ -119,18 +111,19 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         """Set up the state that all episodes share.
 
         Args:
-            limits: Bounds of an episode; ``None`` takes ``default_limits``.
-            tool_format: How the policy writes tool calls, see ``get_parser``; ``None`` follows the model's chat
-                template, or ``hermes`` where the template writes none.
-            system_prompt: First message; ``None`` uses the class's own, an empty text none.
-            describes_tools: Whether the messages describe the tools, so that the policy is not told of them; ``None``
-                takes the class's word where the class's own system prompt is used.
-            step_seconds: Replaces the class's own; ``None`` keeps it.
+            limits: Limits of an episode; ``None`` uses ``default_limits``.
+            tool_format: How the policy writes tool calls, see ``get_parser``; ``None`` uses the format of the model's
+                chat template, or ``hermes`` if the template has none.
+            system_prompt: First message; ``None`` uses ``default_system_prompt()``, an empty text means no system
+                prompt.
+            describes_tools: Whether the messages already describe the tools; ``None`` uses the class attribute, or
+                ``False`` if ``system_prompt`` is given.
+            step_seconds: Overrides the class attribute.
             render_mode: ``ansi`` or ``None``.
 
         Raises:
             UnknownParser: If ``tool_format`` is unknown.
-            ValueError: If ``render_mode`` is unknown, or ``step_seconds`` not positive.
+            ValueError: If ``render_mode`` is unknown, or ``step_seconds`` is not positive.
         """
         if step_seconds is not None:
             if not step_seconds > 0:
@@ -156,10 +149,10 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     @abstractmethod
     def task(self, index: int) -> Task:
-        """The task with this index; the same one in every process."""
+        """Return the task with this index; every process must return the same task."""
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Open the dialogue, after the system prompt; by default with ``task.prompt`` as the user's message."""
+        """Open the dialogue after the system prompt; by default with ``task.prompt`` as the user's message."""
         return [Message(role=Role.USER, content=task.prompt)]
 
     @abstractmethod
@@ -167,41 +160,41 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         """Answer a turn of the policy that calls no tool."""
 
     def compact(self) -> Sequence[Message] | None:
-        """Shorten the dialogue before the policy's next turn; by default it stays as it is.
+        """Shorten the dialogue before the policy's next turn; by default keep it.
 
-        Called after each turn that does not end the episode, a tool's answers included. ``self.dialogue`` is what the
-        policy would see.
+        Called after every turn that does not end the episode, including turns answered by tools. ``self.dialogue``
+        holds the messages that the policy would see.
 
         Returns:
-            The messages from which the policy goes on instead, system prompt included; ``None`` keeps the dialogue.
+            The messages that replace the dialogue, including the system prompt; ``None`` keeps the dialogue.
         """
         return None
 
     def solution(self) -> Sequence[str]:
-        """Turns that earn the full reward of the current task, for ``turntree attack``; never shown to the policy.
+        """Return turns that earn the current task's full reward, for ``turntree attack``; hidden from the policy.
 
-        Empty, as here, where the task's ``answer``, in a form that the attack knows, is all that there is to say.
+        May stay empty if writing the task's ``answer`` in a form that the attack knows solves the task.
         """
         return ()
 
     def default_system_prompt(self) -> str:
-        """The system prompt if the caller gives none; empty for none."""
+        """Return the system prompt to use if the caller gives none; empty for none."""
         return ""
 
     @property
     def system_prompt(self) -> str:
-        """The first message of every dialogue; empty for none."""
+        """The first message of every dialogue; empty if there is none."""
         return self.default_system_prompt() if self._system_prompt is None else self._system_prompt
 
     @property
     def call_format(self) -> str:
-        """The format of tool calls: ``tool_format``, or the model's own where none was given."""
+        """The format of tool calls: ``tool_format`` if given, else the model's own."""
         return self.tool_format or self._model_format
 
     def prefer_format(self, name: str) -> None:
-        """Read and write tool calls in a format of ``get_parser``, if ``tool_format`` was not given.
+        """Read and write tool calls in this format, unless ``tool_format`` was given.
 
-        ``rollout`` calls this before ``reset``, with the format that the model's chat template writes.
+        ``rollout`` calls this before ``reset`` with the format of the model's chat template.
 
         Raises:
             UnknownParser: If there is no such format.
@@ -213,12 +206,12 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     @cached_property
     def parser(self) -> ToolParser:
-        """Reads and writes tool calls."""
+        """The parser and writer of tool calls."""
         return get_parser(self.call_format, self.offered_tools)
 
     @property
     def wants_special_tokens(self) -> bool:
-        """Whether ``step`` must be given the special tokens of a turn: some formats write calls with them."""
+        """Whether ``step`` needs the special tokens of a turn, because the format writes calls with them."""
         return bool(getattr(self.parser, "special_tokens", False))
 
     @cached_property
@@ -237,21 +230,21 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The dialogue so far, the policy's turns included."""
+        """The dialogue so far, including the policy's turns."""
         return tuple(self._started().messages)
 
     @property
     def dialogue(self) -> tuple[Message, ...]:
-        """What the policy sees: ``messages``, or what ``compact`` left of them and all after that."""
+        """The messages that the policy sees: ``messages``, or the shortened dialogue and everything after it."""
         return self._started().seen
 
     @property
     def step_part(self) -> str:
-        """What the running step is at, to name it in a failure: ``reply()``, or a tool; empty before the first."""
+        """The part of the running step, named in a failure: ``reply()`` or a tool; empty before the first step."""
         return self._progress.doing if self._progress is not None else ""
 
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
-        """The running episode's instance of one of ``toolsets``.
+        """Return the running episode's own copy of one of ``toolsets``.
 
         Raises:
             ResetNeeded: Before the first ``reset``.
@@ -267,8 +260,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
         Args:
             seed: Seeds ``self.np_random``.
-            options: ``{"task": Task}`` or ``{"index": int}``; without either, ``self.np_random``
-                draws the task.
+            options: ``{"task": Task}`` or ``{"index": int}``; without either, ``self.np_random`` draws the task.
 
         Returns:
             The opening as text, and ``info``.
@@ -299,10 +291,10 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         """Take one turn of the policy.
 
         Args:
-            action: The raw text of the turn, tool calls included.
+            action: The raw text of the turn, including tool calls.
 
         Returns:
-            The new messages as text, reward, terminated, truncated, ``info``.
+            The new messages as text, the reward, terminated, truncated and ``info``.
 
         Raises:
             ResetNeeded: Before ``reset`` or after the end of the episode.
@@ -311,8 +303,9 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         if progress.stop:
             raise ResetNeeded(f"the episode has ended ({progress.stop}); call reset() before step()")
         if not isinstance(action, str):
-            raise TypeError(f"an action is the text of one turn, got {type(action).__name__}: {action!r}")
+            raise TypeError(f"an action must be a str, the text of one turn, got {type(action).__name__}: {action!r}")
         parsed = read_turn(action, self.parser, self.call_format, self.offered_tools)
+        # If calls are written with special tokens, keep only the text around them: chat templates write the calls anew.
         content = parsed.content if self.wants_special_tokens else action
         message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)
@@ -320,7 +313,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         history: list[Message] = []
         try:
             reply, history = contain(partial(self._answered, message, parsed, progress))
-        except Exception as error:  # the one place where an infrastructure failure becomes a stop reason
+        except Exception as error:  # the only place where an infrastructure failure becomes a stop reason
             logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
             progress.stop = EnvStop.FAILURE
             progress.failure = _one_line(f"{progress.doing} raised {describe(error)}")
@@ -336,13 +329,13 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
 
     def tool_calls_ahead(self, action: str) -> list[PureCall]:
-        """The calls of a turn that may come, of tools that are ``pure`` and without those asked for before.
+        """Return speculative tool calls: those that a partial turn is likely to make, of ``pure`` tools only.
 
-        Each is made by calling it once, in any thread. The first ``step`` that makes the very same call takes the
-        result.
+        Calling a returned object runs the tool, in any thread. The first ``step`` that makes exactly this call uses the
+        result. Calls that were returned before are left out.
 
         Args:
-            action: As of ``step``.
+            action: The likely text of the next turn, as for ``step``.
 
         Raises:
             ResetNeeded: Before the first ``reset``.
@@ -358,7 +351,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         super().close()
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The dialogue so far as text in mode ``ansi``; ``None`` without a render mode."""
+        """Return the dialogue so far as text in mode ``ansi``, or ``None`` without a render mode."""
         if self.render_mode is None:
             gymnasium.logger.warn("render() needs a mode: make the environment with render_mode='ansi'")
             return None
@@ -366,7 +359,6 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         return "\n\n".join(f"[{message.role}] {message.content}" for message in messages)
 
     def _answered(self, message: Message, parsed: ParsedTurn, progress: Progress) -> tuple[Reply, list[Message]]:
-        """The answer, and what ``compact`` puts in the place of the dialogue."""
         reply = self._answer(message, parsed, progress)
         progress.note_end(self.limits, done=reply.done)
         progress.messages.extend(reply.messages)
@@ -394,6 +386,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         self._early.seconds = self.executor.seconds
         jobs = []
         for call in allowed:
+            # The digest covers this call and all before it, so it identifies the point at which the call is made.
             if progress.history:
                 progress.history = after_call(progress.history, call)
             job = prepare(
@@ -410,7 +403,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         outcomes = self.executor.run(jobs, seconds=progress.seconds_left(self.limits))
         progress.tool_calls += len(outcomes)
         messages: list[Message] = []
-        for call, outcome in zip(allowed, outcomes, strict=False):  # after a failure there are fewer outcomes
+        for call, outcome in zip(allowed, outcomes, strict=False):  # calls after a failure have no outcome
+            # A tool that was late because the episode ran out of time is a limit, not a failure.
             if outcome.late and progress.seconds_left(self.limits) == 0:
                 progress.stop = EnvStop.MAX_SECONDS
                 return messages
@@ -420,6 +414,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             messages.append(answer(call, outcome))
         if len(allowed) < len(calls):
             progress.stop = EnvStop.MAX_TOOL_CALLS
+        # max_errors counts turns: one successful call makes the turn a success.
         if any(outcome.error is None for outcome in outcomes):
             progress.errors = 0
         elif outcomes:
@@ -427,18 +422,17 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         return messages
 
     def _shorten(self, progress: Progress) -> list[Message]:
-        """What ``compact`` puts in the place of the dialogue; empty where it stays."""
         progress.doing = "compact()"
         history = None if progress.stop else self.compact()
         if history is None:
             return []
         progress.kept, progress.since = list(history), len(progress.messages)
         if not history or not all(isinstance(message, Message) for message in history):
-            raise TypeError(f"compact() must return Message objects, at least one, or None, got {history!r:.200}")
+            raise TypeError(f"compact() must return None or at least one Message, got {history!r:.200}")
         return progress.kept
 
     def close_episode(self) -> None:
-        """End the running episode and release what its toolsets hold; the environment itself stays open."""
+        """End the running episode and release the resources of its toolsets; the environment itself stays open."""
         if self._progress is not None:
             self._progress.close()
         self._progress = None
@@ -466,7 +460,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         }
 
     def _schemas_of(self, progress: Progress) -> list[Any]:
-        """The schemas of the tools, parsed once an episode; callers keep infos, so each has a list of its own."""
+        # Parsed once per episode. Callers keep infos, so each info gets its own list.
         text = self._tools_json
         if progress.turn == 0 or self._schemas[0] != text:
             self._schemas = (text, json.loads(text))
@@ -478,7 +472,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def _started(self) -> Progress:
         if self._progress is None:
-            raise ResetNeeded("no episode has begun; call reset() first")
+            raise ResetNeeded("no episode is running; call reset() first")
         return self._progress
 
 

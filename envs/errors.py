@@ -1,13 +1,15 @@
-"""The errors that environments raise deliberately.
+"""The errors that environments raise on purpose.
 
-A ``ToolError`` is reported to the model and the episode goes on; all others are
-meant for whoever writes, configures or drives the environment.
+A ``ToolError`` is reported to the model and the episode continues. All other errors are meant for the person who
+writes, configures or runs the environment.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
+from collections.abc import Collection
 from importlib.metadata import distributions
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,20 +18,16 @@ import gymnasium
 
 
 def pip_install(packages: str) -> str:
-    """The command that installs into the environment that runs; another's pip may come first on the PATH."""
+    """Return the pip command for the running interpreter; a bare ``pip`` could belong to another one."""
     return f"{sys.executable} -m pip install {packages}"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to turntree, from where turntree itself was installed.
-
-    Args:
-        extra: One of pyproject's; empty for turntree without any.
-    """
-    # turntree is on no index: its name alone would find nothing there, or something else.
+    """Return the command that adds an extra to turntree, from the source that turntree was installed from."""
+    # turntree is not on PyPI, so its bare name would install nothing or somebody else's package.
     name = f"turntree[{extra}]" if extra else "turntree"
-    # A checkout in sys.path may hold the egg-info of a build, which knows no origin and comes first.
-    texts = (found.read_text("direct_url.json") for found in distributions(name="turntree"))
+    # A checkout on sys.path may contain an egg-info without an origin, which is found before the installed metadata.
+    texts = (distribution.read_text("direct_url.json") for distribution in distributions(name="turntree"))
     origin: dict[str, Any] = next((json.loads(text) for text in texts if text), {})
     url = str(origin.get("url", ""))
     if "dir_info" in origin:
@@ -41,23 +39,23 @@ def install_command(extra: str) -> str:
 
 
 class EnvError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of ``turntree.envs``."""
 
 
 class UnknownEnvironment(EnvError, LookupError):
-    """No environment is registered under the id."""
+    """No environment is registered under this id."""
 
 
 class UnknownParser(EnvError, LookupError):
-    """No tool-call format has the name."""
+    """There is no tool-call format of this name."""
 
 
 class ToolDefinitionError(EnvError, TypeError):
-    """A function cannot be made a tool: a type hint or a line of its docstring is missing."""
+    """A function cannot become a tool: a type hint or a line of its docstring is missing."""
 
 
 class ToolError(EnvError):
-    """The model used a tool wrongly; the text is returned to it in a tool message."""
+    """The model used a tool wrongly; the message is returned to the model in a tool message."""
 
 
 class OptionsError(EnvError, TypeError):
@@ -69,36 +67,50 @@ class TaskIndexError(EnvError, IndexError):
 
 
 class ResetNeeded(EnvError, gymnasium.error.ResetNeeded):
-    """``step`` was called before ``reset`` or after the episode had ended."""
+    """``step`` was called before ``reset`` or after the end of the episode."""
 
 
 class SnapshotError(EnvError, ValueError):
-    """The bytes given to ``restore`` were not taken from an environment of this class."""
+    """``restore`` got something that is no snapshot of this class."""
 
 
 class DataError(EnvError, ValueError):
-    """A file of tasks is missing, or one of its rows is malformed."""
+    """A task file is missing, or one of its rows is malformed."""
 
 
 class MissingExtra(EnvError, ImportError):
-    """An optional library is needed and not installed."""
+    """An optional library is needed but not installed."""
 
 
 class ConformanceError(EnvError, AssertionError):
-    """An environment breaks a rule that every environment must keep."""
+    """An environment breaks a rule that all environments must keep."""
 
 
 class Escape(EnvError):
-    """Code of an environment raised what is no ``Exception``, such as ``SystemExit``; the text names it."""
+    """An environment's code raised something that is not an ``Exception``, such as ``SystemExit``."""
 
 
 class SandboxError(EnvError):
-    """The sandbox itself failed: no verdict on the code."""
+    """The sandbox itself failed, which is no verdict on the code that it ran."""
 
 
 class SandboxTimeout(SandboxError, TimeoutError):
-    """The sandbox itself was late."""
+    """The sandbox itself did not answer in time."""
 
 
 class UngradedAnswer(EnvError):
-    """The verifier could decide neither right nor wrong; the episode has no verdict."""
+    """The verifier could decide neither right nor wrong, so the episode has no verdict."""
+
+
+def nearest_hint(name: object, known: Collection[str], otherwise: str, *, cutoff: float = 0.6) -> str:
+    """Suggest the most similar known name, or list the known names.
+
+    Args:
+        otherwise: Text before the list, for example ``known are``; an empty list is written as ``none``.
+        cutoff: Similarity that counts as near, from 0 to 1, see ``difflib.get_close_matches``.
+
+    >>> nearest_hint("gms8k", ["gsm8k", "math"], "known are"), nearest_hint("x", ["gsm8k", "math"], "known are")
+    ("did you mean 'gsm8k'?", 'known are: gsm8k, math')
+    """
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known) or 'none'}"

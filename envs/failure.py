@@ -1,7 +1,4 @@
-"""Kinds of infrastructure failure, and the kind that an exception is.
-
-A failure is never a verdict on the policy.
-"""
+"""Kinds of infrastructure failure. An infrastructure failure is never a verdict on the policy."""
 
 from __future__ import annotations
 
@@ -12,25 +9,18 @@ from turntree.rewards.errors import RewardError
 
 
 class FailureKind(StrEnum):
-    """The part of the infrastructure that failed."""
-
-    ENVIRONMENT = "environment"
-    """The environment raised, or could not be created."""
-    TOOL = "tool"
-    """A tool raised, or the sandbox that ran its code died."""
-    REWARD = "reward"
-    """A reward raised, or could not judge."""
-    ENGINE = "engine"
-    """The engine refused, aborted or lost a turn."""
-    TIMEOUT = "timeout"
-    """A deadline passed that is not a limit of the task."""
+    ENVIRONMENT = "environment"  #: the environment raised, or could not be created
+    TOOL = "tool"  #: a tool raised, or the sandbox that ran its code died
+    REWARD = "reward"  #: a reward function raised, or could not grade
+    ENGINE = "engine"  #: the engine rejected, aborted or lost a turn
+    TIMEOUT = "timeout"  #: a deadline passed that is not a limit of the task
 
 
 def kind_of(error: Exception, at_work: FailureKind) -> FailureKind:
-    """The kind of failure that an exception is.
+    """Classify an exception.
 
     Args:
-        at_work: The part that raised it; it counts where the class of the error does not tell.
+        at_work: The part that raised it, used if the exception's class does not tell.
 
     >>> str(kind_of(OSError("the disk is full"), FailureKind.TOOL))
     'tool'
@@ -45,7 +35,7 @@ def kind_of(error: Exception, at_work: FailureKind) -> FailureKind:
 
 
 def describe(error: BaseException) -> str:
-    """``error`` in one line, its class first.
+    """Describe an error in one line, its class first.
 
     >>> describe(ValueError("no such\\n  city"))
     'ValueError: no such city'

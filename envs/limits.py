@@ -1,7 +1,7 @@
 """Limits on the length of an episode.
 
-The environment enforces those of turns, tool calls, seconds and errors; the rollout
-enforces the limits counted in tokens, which an environment cannot see.
+The environment enforces the limits on turns, tool calls, seconds and errors. The rollout enforces the limits counted
+in tokens, because an environment sees no tokens.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one episode. ``None`` means no limit."""
+    """Limits of one episode; ``None`` means no limit."""
 
-    max_turns: int | None = 8
-    """Most turns of the policy."""
-    max_tool_calls: int | None = None
-    """Most tool calls in the whole episode."""
+    max_turns: int | None = 8  #: turns of the policy
+    max_tool_calls: int | None = None  #: tool calls in the whole episode
+    #: seconds since ``reset``, including the policy's own time; a tool that is still running is abandoned
     max_seconds: float | None = None
-    """Time from ``reset`` on, the policy's own included; a tool still running then is abandoned."""
+    #: consecutive turns in which a tool call was malformed, or every call returned an error
     max_errors: int | None = None
-    """Most turns in a row in which a tool call could not be read, or every call was answered with an error."""
-    max_turn_tokens: int | None = 512
-    """Most tokens that the policy samples in one turn."""
+    max_turn_tokens: int | None = 512  #: tokens that the policy samples in one turn
+    #: tokens after the first prompt, sampled ones and observations together (verl's response length)
     max_episode_tokens: int | None = None
-    """Most tokens after the first prompt: sampled ones and observations together (verl's response length)."""
-    max_context_tokens: int | None = None
-    """Most tokens of prompt and response together (the model's context)."""
+    max_context_tokens: int | None = None  #: tokens of prompt and response together (the model's context length)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -38,7 +34,7 @@ class Limits:
                 raise ValueError(f"Limits.{f.name} must be a positive integer or None, got {value!r}")
 
     def within(self, other: Limits) -> Limits:
-        """These limits, each at most the other's.
+        """Return the tighter of both limits, field by field.
 
         >>> Limits(max_turns=8).within(Limits(max_turns=None, max_turn_tokens=64)).max_turn_tokens
         64

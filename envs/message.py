@@ -1,12 +1,9 @@
-"""One message of a dialogue, in the form of the OpenAI chat format.
-
-Invariant: a ``Message`` survives ``from_openai(to_openai())`` unchanged. It
-knows nothing of token ids or chat templates.
-"""
+"""Messages of a dialogue, convertible from and to OpenAI's chat format without loss. No token ids, no templates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,7 +12,7 @@ from turntree.rewards.reading.thoughts import without_thoughts
 
 
 class Role(StrEnum):
-    """The participant of a message."""
+    """Who wrote a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -25,17 +22,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A request of the policy to run one tool."""
+    """The policy's request to run one tool."""
 
     name: str
-    """Name of the tool."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments, JSON values."""
-    id: str = ""
-    """Identifier that a tool message answers to; empty where the format has none."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)  #: keyword arguments, JSON values
+    id: str = ""  #: referenced by the tool's answer; empty if the format has no ids
 
     def to_openai(self) -> dict[str, Any]:
-        """The call as an OpenAI ``tool_calls`` entry; arguments stay a mapping, as chat templates expect."""
+        """Return an entry of OpenAI's ``tool_calls``; arguments stay a mapping, as chat templates expect."""
         entry: dict[str, Any] = {"type": "function", "function": {"name": self.name, "arguments": dict(self.arguments)}}
         if self.id:
             entry["id"] = self.id
@@ -47,24 +41,19 @@ class Message:
     """One message of a dialogue."""
 
     role: Role
-    """Participant."""
+    #: for the policy exactly the sampled text, tool calls included, after the part of a thought that its prompt opened
     content: str
-    """Text; for the policy exactly the text that it sampled, tool calls included, behind what its prompt had opened of
-    a thought."""
-    tool_calls: tuple[ToolCall, ...] = ()
-    """Calls parsed from ``content`` (assistant only)."""
-    tool_call_id: str = ""
-    """The call that a tool message answers."""
-    name: str = ""
-    """Name of the tool that answered (tool only)."""
+    tool_calls: tuple[ToolCall, ...] = ()  #: parsed from ``content`` (assistant only)
+    tool_call_id: str = ""  #: the call that a tool message answers
+    name: str = ""  #: name of the tool that answered (tool only)
 
     @property
     def spoken(self) -> str:
-        """The text without thoughts: what an environment acts on."""
+        """The text without thoughts, which is what environments act on."""
         return without_thoughts(self.content)[0]
 
     def to_openai(self) -> dict[str, Any]:
-        """The message as an OpenAI dictionary; empty optional fields are left out."""
+        """Return the message in OpenAI's format, without empty optional fields."""
         message: dict[str, Any] = {"role": str(self.role), "content": self.content}
         if self.tool_calls:
             message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
@@ -76,7 +65,7 @@ class Message:
 
     @classmethod
     def from_openai(cls, message: Mapping[str, Any]) -> Message:
-        """Read an OpenAI message.
+        """Read a message in OpenAI's format.
 
         Raises:
             ValueError: If ``role`` is missing or unknown.
@@ -98,3 +87,23 @@ class Message:
             tool_call_id=message.get("tool_call_id", ""),
             name=message.get("name", ""),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The environment's answer to a turn that calls no tool."""
+
+    messages: Sequence[Message] = ()  #: new messages; may be empty if the episode is over
+    reward: float = 0.0  #: reward of the turn
+    done: bool = False  #: whether the task ends the episode
+    #: named components, for the record only; training uses ``reward``
+    rewards: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.reward) and all(map(math.isfinite, self.rewards.values()))):
+            named = {"reward": self.reward, **self.rewards}
+            name = next(name for name, value in named.items() if not math.isfinite(value))
+            raise ValueError(f"reward {name!r} must be a finite number, got {named[name]!r}")
+        for message in self.messages:
+            if not isinstance(message, Message):
+                raise TypeError(f"Reply.messages must hold Message objects, got {message!r}")

@@ -1,36 +1,56 @@
-"""The progress of an episode, as the environment counts it."""
-
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from time import monotonic
 from typing import Any
 
 from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.running.containment import contain
-from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.task import Task
 from turntree.envs.tools.toolset import Toolset
 
 logger = logging.getLogger(__name__)
 
 
+class Stopwatch:
+    """Measures seconds since its creation; a pickle keeps the seconds so far, and the copy continues from there.
+
+    >>> Stopwatch().seconds < 1
+    True
+    """
+
+    __slots__ = ("_start",)
+
+    def __init__(self) -> None:
+        self._start = monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the creation of the first copy, without the time spent as a pickle."""
+        return monotonic() - self._start
+
+    def __getstate__(self) -> float:
+        return self.seconds
+
+    def __setstate__(self, seconds: float) -> None:
+        self._start = monotonic() - seconds
+
+
 class EnvStop(StrEnum):
-    """Why an environment ended the episode, as given in ``info["stop_reason"]``; false while it runs."""
+    """Why an environment ended the episode (``info["stop_reason"]``); falsy while the episode runs."""
 
     RUNNING = ""
-    DONE = "done"
-    """The task ended it."""
+    DONE = "done"  #: the task ended the episode
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_SECONDS = "max_seconds"
     MAX_ERRORS = "max_errors"
-    FAILURE = "failure"
-    """A tool or the environment raised: no verdict on the policy."""
+    FAILURE = "failure"  #: a tool or the environment raised: no verdict on the policy
 
     @property
     def terminated(self) -> bool:
@@ -45,58 +65,44 @@ class EnvStop(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The running episode: all state that the base class keeps between steps."""
+    """All state that the base class keeps between the steps of an episode."""
 
     task: Task
-    """The task of the episode."""
     messages: list[Message] = field(default_factory=list)
+    #: messages with which ``Env.compact`` replaced those before ``since``
     kept: list[Message] = field(default_factory=list)
-    """What ``Env.compact`` last put in the place of the messages before ``since``."""
-    since: int = 0
-    """Number of messages that the policy sees no more, as they were."""
-    turn: int = 0
-    """Turns of the policy so far."""
-    tool_calls: int = 0
-    """Tool calls run so far."""
-    errors: int = 0
-    """Turns in a row whose calls all failed or could not be read."""
-    toolsets: list[Toolset] = field(default_factory=list)
-    """This episode's own toolsets."""
-    tool_state: dict[str, Any] = field(default_factory=dict)
-    """Values that tools keep in ``Context.state``."""
-    clock: Stopwatch | None = None
-    """Runs where seconds are limited."""
-    rewards: dict[str, float] = field(default_factory=dict)
-    """Named reward components, summed over the episode."""
+    since: int = 0  #: number of messages that ``kept`` replaces
+    turn: int = 0  #: turns of the policy so far
+    tool_calls: int = 0  #: tool calls run so far
+    errors: int = 0  #: consecutive turns whose calls all failed or were malformed
+    toolsets: list[Toolset] = field(default_factory=list)  #: this episode's own copies
+    tool_state: dict[str, Any] = field(default_factory=dict)  #: values that tools keep in ``Context.state``
+    clock: Stopwatch | None = None  #: runs if ``max_seconds`` is set
+    rewards: dict[str, float] = field(default_factory=dict)  #: named components, summed over the episode
     stop: EnvStop = EnvStop.RUNNING
-    """Why it ended, if it has."""
-    failure: str = ""
-    """What failed, in one line."""
-    failure_kind: FailureKind = FailureKind.ENVIRONMENT
-    """The part that failed; only where ``failure`` says something."""
-    history: str = ""
-    """Digest of all turns and calls so far (see ``memo``); empty where no results are cached."""
-    doing: str = ""
-    """The operation running now, to name it if it fails."""
+    failure: str = ""  #: the failure in one line; empty if there is none
+    failure_kind: FailureKind = FailureKind.ENVIRONMENT  #: valid only if ``failure`` is not empty
+    history: str = ""  #: digest of all turns and calls so far (see ``memo``); empty if no results are cached
+    doing: str = ""  #: the operation running now, to name it if it fails
 
     @property
     def seen(self) -> tuple[Message, ...]:
-        """What the policy sees of the dialogue."""
+        """The messages that the policy sees."""
         return (*self.kept, *self.messages[self.since :])
 
     def allowed(self, calls: Sequence[ToolCall], limits: Limits) -> Sequence[ToolCall]:
-        """The first of ``calls``, as many as may still be made."""
+        """Return the first of ``calls``, as many as ``max_tool_calls`` still allows."""
         most = limits.max_tool_calls
         return calls if most is None else calls[: most - self.tool_calls]
 
     def seconds_left(self, limits: Limits) -> float | None:
-        """Seconds that the episode may still take; ``None`` without a bound."""
+        """Return the seconds left for the episode; ``None`` without a limit."""
         if limits.max_seconds is None or self.clock is None:
             return None
         return max(0.0, limits.max_seconds - self.clock.seconds)
 
     def note_end(self, limits: Limits, *, done: bool) -> None:
-        """Note why the episode ends with this turn, if it does; ``done`` is the task's own decision."""
+        """Record why the episode ends with this turn, if it does; ``done`` is the task's own decision."""
         if done:
             self.stop = EnvStop.DONE
         elif self.stop:
@@ -109,7 +115,7 @@ class Progress:
             self.stop = EnvStop.MAX_SECONDS
 
     def close(self) -> None:
-        """Release what the toolsets hold; may be called again."""
+        """Close the toolsets; may be called again."""
         for toolset in self.toolsets:
             try:
                 contain(toolset.close)

@@ -1,9 +1,7 @@
-"""The registry of environments by id.
+"""The registry of environments by id, kept in Gymnasium's registry.
 
-Gymnasium's registry holds them, so ``gymnasium.make`` finds those that ``register``
-adds. The package's own are listed in ``catalogue``; environments of other packages come from the entry-point group
-``turntree.envs`` (``"my/Env-v0" = "module:Class"``) and are imported when they
-are made, not before.
+The package's own environments are listed in ``catalogue``. Other packages add theirs through the entry-point group
+``turntree.envs`` (``"my/Env-v0" = "module:Class"``); their modules are imported when an environment is first made.
 """
 
 from __future__ import annotations
@@ -20,23 +18,22 @@ import gymnasium
 
 from turntree.envs.catalogue import CATALOGUE
 from turntree.envs.env import Env
-from turntree.envs.errors import UnknownEnvironment
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import UnknownEnvironment, nearest_hint
 
 logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "turntree.envs"
 _registered: set[str] = set()
+#: Libraries whose task sets are named ``LIBRARY:NAME``, and the callable of the library's bridge that makes one.
 _BRIDGES = {"gem": "Gem", "reasoning_gym": "ReasoningGym", "textarena": "TextArena", "verifiers": "named_taskset"}
-"""Libraries whose task sets are named as ``LIBRARY:NAME``, and what makes one in the library's bridge."""
 
 
 def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> None:
-    """Register an environment, here and with Gymnasium.
+    """Register an environment with turntree and with Gymnasium.
 
     Args:
         id: ``namespace/Name-v0``.
-        entry_point: The class, or ``"module:Class"``, imported when first made.
+        entry_point: The class, or ``"module:Class"``, which is imported when an environment is first made.
 
     Raises:
         gymnasium.error.Error: If ``id`` has another form.
@@ -46,7 +43,7 @@ def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> N
 
 
 def unregister(id: str) -> None:
-    """Remove an environment, here and from Gymnasium; an unknown id is ignored."""
+    """Remove an environment from turntree and from Gymnasium; an unknown id is ignored."""
     gymnasium.registry.pop(id, None)
     _registered.discard(id)
 
@@ -55,13 +52,13 @@ def make(id: str, **kwargs: Any) -> Env:
     """Make an environment, without Gymnasium's wrappers.
 
     Args:
-        id: Registered id; ``MODULE:NAME``, where the module has a class of that name or registers that id; or a task
+        id: A registered id; ``MODULE:NAME``, where the module has a class of that name or registers that id; or a task
             set of another library, such as ``reasoning_gym:chain_sum`` or ``verifiers:reverse-text``.
 
     Raises:
         ModuleNotFoundError: If there is no such module.
-        UnknownEnvironment: If there is no such id or class; the message names the nearest.
-        TypeError: If it is an environment that is not a ``turntree.envs.Env``.
+        UnknownEnvironment: If there is no such id or class; the message suggests the nearest.
+        TypeError: If the environment is not a ``turntree.envs.Env``.
     """
     creator = find_creator(id)
     if callable(creator):
@@ -74,42 +71,43 @@ def make(id: str, **kwargs: Any) -> Env:
 
 
 def find_creator(id: str) -> str | Callable[..., Any]:
-    """What makes an environment: its registered id, or a class that nothing registers.
+    """Return what makes an environment: a registered id, or a class that is not registered.
 
     Raises:
         ModuleNotFoundError: If there is no such module.
-        UnknownEnvironment: If there is no such id or class; the message names the nearest.
+        UnknownEnvironment: If there is no such id or class; the message suggests the nearest.
     """
     module, colon, name = str(id).partition(":")
     if not colon:
         name = module
     elif (bridge := _BRIDGES.get(module)) is not None:
         return functools.partial(getattr(importlib.import_module(f"turntree.envs.bridges.{module}"), bridge), name)
-    own = importlib.import_module(module) if colon else None
+    # The import may register environments, so it comes before the look-up of the name.
+    source = importlib.import_module(module) if colon else None
     if name in gymnasium.registry:
         return name
-    kind: object = getattr(own, name, None)
-    if callable(kind):
-        return kind
-    if own is None:
+    member: object = getattr(source, name, None)
+    if callable(member):
+        return member
+    if source is None:
         near = nearest_hint(name, list_envs(), "registered are", cutoff=0.4)
         raise UnknownEnvironment(f"no environment is registered as {name!r}; {near}")
-    kinds = {key: value for key, value in vars(own).items() if inspect.isclass(value) and value is not Env}
-    classes = [key for key, value in kinds.items() if issubclass(value, Env)]
+    members = vars(source).items()
+    classes = [key for key, value in members if inspect.isclass(value) and issubclass(value, Env) and value is not Env]
     near = nearest_hint(name, [*classes, *list_envs()], "", cutoff=0.4)
     raise UnknownEnvironment(
-        f"the module {module} was found, but it has no environment {name!r}; its classes of environments are: "
+        f"the module {module} has no environment {name!r}; its environment classes are: "
         f"{', '.join(classes) or 'none'}{f'; {near}' if near.endswith('?') else ''}"
     )
 
 
 def list_envs() -> list[str]:
-    """All registered ids, sorted."""
+    """Return all registered ids, sorted."""
     return sorted(_registered)
 
 
 def register_with_gymnasium() -> None:
-    """Register the catalogue and the environments of installed packages; ids known to Gymnasium are left alone."""
+    """Register the catalogue and the environments of installed packages, except ids that Gymnasium already has."""
     for entry in CATALOGUE:
         if entry.id not in gymnasium.registry:
             register(entry.id, entry.entry_point, **entry.arguments)

@@ -1,8 +1,4 @@
-"""The space of all text.
-
-Gymnasium's ``Text`` wants a character set written out; ``Unicode`` takes every
-Python string up to a length, because a language model may write anything.
-"""
+"""The space of all text. Gymnasium's ``Text`` needs an explicit character set; a language model may write anything."""
 
 from __future__ import annotations
 
@@ -12,9 +8,10 @@ import numpy as np
 from gymnasium.spaces import Space
 
 _MEAN_SAMPLE_LENGTH = 24
+#: Half-open ranges of code points that samples are drawn from; none contains surrogates.
 _RANGES = (
     (0x20, 0x7F),  # ASCII, printable
-    (0x20, 0x7F),  # once more: most text is ASCII
+    (0x20, 0x7F),  # listed twice, because most text is ASCII
     (0x09, 0x0B),  # tab and newline
     (0xA1, 0x17F),  # accented Latin
     (0x391, 0x3CA),  # Greek
@@ -23,11 +20,10 @@ _RANGES = (
     (0x4E00, 0x4E80),  # Chinese characters
     (0x1F600, 0x1F640),  # emoji, beyond the basic plane
 )
-"""Half-open ranges of code points that samples are drawn from; none holds surrogates."""
 
 
 class Unicode(Space[str]):
-    """Any string of at most ``max_length`` characters, the empty one included.
+    """Any string of at most ``max_length`` characters, including the empty one.
 
     Example:
         >>> space = Unicode(5)
@@ -38,14 +34,14 @@ class Unicode(Space[str]):
     """
 
     def __init__(self, max_length: int = 1_000_000, *, seed: int | np.random.Generator | None = None) -> None:
-        """Make the space.
+        """Create the space.
 
         Args:
-            max_length: Most characters (code points).
+            max_length: Maximum number of characters (code points).
             seed: Seed or generator for ``sample``.
 
         Raises:
-            ValueError: If ``max_length`` is not an integer of at least 0.
+            ValueError: If ``max_length`` is not a non-negative integer.
         """
         if isinstance(max_length, bool) or not isinstance(max_length, int | np.integer) or max_length < 0:
             raise ValueError(f"max_length must be an integer of at least 0, got {max_length!r}")
@@ -54,14 +50,14 @@ class Unicode(Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text has no fixed-size array form."""
+        """Always ``False``: text has no array form of fixed size."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Draw a text of mixed scripts; short texts are likelier for every ``max_length``.
+        """Draw a text of mixed scripts; short texts are more likely for every ``max_length``.
 
         Raises:
-            ValueError: If a mask or a probability is given; this space has neither.
+            ValueError: If a mask or a probability is given; this space supports neither.
         """
         if mask is not None or probability is not None:
             raise ValueError("Unicode.sample takes neither mask nor probability; call it without arguments")
@@ -71,7 +67,7 @@ class Unicode(Space[str]):
         return "".join(map(chr, rng.integers(ranges[:, 0], ranges[:, 1])))
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a string that is short enough."""
+        """Return whether ``x`` is a string of at most ``max_length`` characters."""
         return isinstance(x, str) and len(x) <= self.max_length
 
     def __repr__(self) -> str:

@@ -1,5 +1,3 @@
-"""One problem with its answer, and the choice of an episode's."""
-
 from __future__ import annotations
 
 import operator
@@ -11,37 +9,44 @@ import numpy as np
 
 from turntree.envs.errors import OptionsError, TaskIndexError
 
-_MANY_TASKS = 2**31
-"""Upper bound of drawn indices where the number of tasks has no bound."""
+_MANY_TASKS = 2**31  #: Upper bound of drawn indices if the number of tasks is unlimited.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """The task of an episode; the same for every sample of a group."""
 
-    id: str
-    """Identifier, stable across epochs and processes; keys the stored rollouts of the task."""
-    prompt: str
-    """The question, as the environment presents it to the policy."""
-    answer: str = ""
-    """The gold answer, in the form that the environment's verifier reads; never shown to the policy."""
-    data_source: str = ""
-    """Data set of the row, for example ``gsm8k``."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else, JSON values."""
+    id: str  #: stable across epochs and processes; the key of the task's stored rollouts
+    prompt: str  #: the question as the policy sees it
+    answer: str = ""  #: the gold answer in the form that the verifier reads; never shown to the policy
+    data_source: str = ""  #: data set of the row, for example ``gsm8k``
+    metadata: Mapping[str, Any] = field(default_factory=dict)  #: anything else, JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """State of the running episode that a tool may read and the model does not see.
+
+    A tool's parameter annotated ``Context`` is filled in by the environment and left out of the tool's schema.
+    """
+
+    task: Task  #: includes the answer
+    np_random: np.random.Generator  #: the environment's generator, seeded by ``reset``
+    turn: int  #: turns of the policy so far, including the one that makes this call
+    #: shared by all tools of the episode, empty at its start; part of snapshots, so values must pickle
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 def chosen_task(
     options: Mapping[str, Any], task_at: Callable[[int], Task], count: int | None, rng: np.random.Generator
 ) -> Task:
-    """The task that the options of ``reset`` name, or one that ``rng`` draws of ``count``; ``None`` is no bound.
+    """Return the task that the options of ``reset`` select, or draw one of ``count`` (``None``: unlimited).
 
     Raises:
         OptionsError: If an option is unknown or of the wrong type.
         TaskIndexError: If there is no task with the index.
     """
-    unknown = set(options) - {"task", "index"}
-    if unknown or len(options) > 1:
+    if set(options) - {"task", "index"} or len(options) > 1:
         raise OptionsError(
             f"reset takes options={{'task': Task}} or {{'index': int}}, got the keys {sorted(map(str, options))}"
         )
@@ -60,5 +65,7 @@ def chosen_task(
         raise OptionsError(f"options['index'] must be an integer, got {options['index']!r}") from error
     if number < 0 or (count is not None and number >= count):
         bound = "no upper bound" if count is None else f"{count} tasks"
-        raise TaskIndexError(f"options['index'] must be at least 0 and exist ({bound}), got {number}")
+        raise TaskIndexError(
+            f"options['index'] must be at least 0 and below the number of tasks ({bound}), got {number}"
+        )
     return task_at(number)

@@ -1,7 +1,7 @@
-"""The verdict of the rewards package on a text of the policy.
+"""Grade a policy's answer with the rewards package.
 
-Invariant: an answer that could not be judged never silently counts as wrong. It
-raises, so the episode ends as a failure and is left out of training.
+Invariant: an answer that could not be graded never counts as wrong. It raises, so the episode ends as a failure and
+is left out of training.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from turntree.rewards.reading.visible import without_comments, without_hidden
 
 
 def judge_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXACT) -> Score:
-    """Compare the answer in a text with the task's; repeating the question is no answer.
+    """Compare the answer in a text with the task's answer; repeating the question is no answer.
 
     Args:
-        task: Its ``answer`` is the right one.
-        answer_format: Rules of the data set, or its name.
+        answer_format: Answer format of the data set, or its name.
 
     Returns:
         A score whose ``correct`` is true or false.
@@ -28,12 +27,12 @@ def judge_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXAC
     """
     result = score(text, task.answer, answer_format, question=task.prompt)
     if result.correct is None:
-        raise UngradedAnswer(f"the answer to {task.id} could not be judged ({result.status}): {result.answer!r:.200}")
+        raise UngradedAnswer(f"the answer to {task.id} could not be graded ({result.status}): {result.answer!r:.200}")
     return result
 
 
 def visible(text: str) -> str:
-    """The part of a turn that counts: thoughts, comments and what LaTeX hides removed.
+    """Return the part of a turn that counts, without thoughts, comments and text that LaTeX hides.
 
     >>> visible("<think>#### 7</think>#### 8<!-- #### 9 -->")
     '#### 8'

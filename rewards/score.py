@@ -119,8 +119,8 @@ def say_missing_question(rules: AnswerFormat, name: str) -> None:
     """
     if rules.needs_question:
         warnings.warn(
-            f"the answer format {rules.name!r} needs the question, which is not given as {name!r}: an answer that copies "
-            "it is paid as if it were worked out",
+            f"the answer format {rules.name!r} needs the question, which is not given as {name!r}: an answer that "
+            "copies it is paid as if it were worked out",
             MissingQuestion,
             stacklevel=3,
         )

@@ -1,7 +1,6 @@
 """A model-free drafter: prefix trees of the turns sampled earlier at each dialogue state.
 
-The store itself needs numba (the extra ``tree``) and is loaded
-on first use; the data types around it need only numpy.
+``SpecForest`` needs numba (the extra ``tree``) and is loaded on first use; the other names need only numpy.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ __all__ = [
     "UnknownTurn",
 ]
 
-_COMPILED = {"SpecForest": "turntree.spec_tree.store.forest"}
-"""Names that need numba, and their modules."""
+_COMPILED = {"SpecForest": "turntree.spec_tree.store.forest"}  #: names that need numba, and their modules
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,8 @@
-"""Arrays in a file from outside, read within bounds: what is not as expected is refused before anything is built.
+"""Bounded reading of untrusted array files.
 
-The format is that of ``numpy.savez``, a zip archive of uncompressed ``.npy`` members. ``ArrayFile`` reads the members'
-names, dtypes and shapes, and each member's data when it is asked for. Invariant: whatever a file holds, reading takes
-no more memory than it has bytes and a constant, runs nothing that it holds, and raises ``DamagedFile`` alone.
-
-Not covered: what the arrays mean together, which whoever reads them checks.
+The format is that of ``numpy.savez``: a zip archive of uncompressed ``.npy`` members. Whatever a file contains, reading
+needs no more memory than the file's size and a constant, executes nothing, and raises only ``DamagedFile`` (or
+``OSError``). Not checked: whether the arrays are consistent with each other.
 """
 
 from __future__ import annotations
@@ -27,13 +25,11 @@ from turntree.spec_tree.errors import DamagedFile
 
 _MOST_MEMBERS = 64
 _MOST_NAME = 64
-_MOST_HEADER = 512
-"""Bytes of a member's ``.npy`` header, or of its zip header's extra fields."""
+_MOST_HEADER = 512  #: bytes of a member's ``.npy`` header, or of its zip header's extra fields
 _DIRECTORY_ENTRY = 46 + 2 * _MOST_NAME
+#: Local header of a zip member: mark, version, flags, method, time, date, CRC, packed size, size, name, extra.
 _LOCAL = struct.Struct("<4s5H3I2H")
-"""Local header of a zip member: mark, version, flags, method, time, date, CRC, packed size, size, name, extra."""
-_ZIP64 = struct.Struct("<HHQQ")
-"""Extra field with a member's sizes in 64 bits: id, length, size, packed size."""
+_ZIP64 = struct.Struct("<HHQQ")  #: Extra field with a member's sizes in 64 bits: id, length, size, packed size.
 _HEADER = re.compile(
     rb"\{'descr': '([<|][biuf][1248])', 'fortran_order': (True|False), 'shape': \(((?:\d{1,18},? ?){0,4})\), \} *\n"
 )
@@ -44,34 +40,27 @@ class Member(NamedTuple):
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    fortran: bool
-    """Whether the first index changes fastest."""
-    begin: int
-    """Place of its ``.npy`` header in the file."""
-    header: int
-    """Bytes of that header."""
-    size: int
-    """Bytes of header and data."""
-    crc: int
-    """CRC-32 of both."""
+    fortran: bool  #: whether the first index changes fastest
+    begin: int  #: offset of the ``.npy`` header in the file
+    header: int  #: bytes of the ``.npy`` header
+    size: int  #: bytes of header and data
+    crc: int  #: CRC-32 of header and data
 
 
 def open_regular(path: str | os.PathLike[str], *, most: int) -> BufferedReader:
-    """Open a regular file for reading, without waiting for what is none, such as a pipe.
-
-    Args:
-        most: Most bytes that it may have.
+    """Open a regular file of at most ``most`` bytes; never block on a pipe or a device.
 
     Raises:
-        DamagedFile: If it is no regular file, or longer.
+        DamagedFile: If it is not a regular file, or longer.
         OSError: If it cannot be opened.
     """
+    # O_NONBLOCK: opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags)
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise DamagedFile("it is no regular file")
+            raise DamagedFile("it is not a regular file")
         if status.st_size > most:
             raise DamagedFile(f"it has {status.st_size} bytes, expected at most {most}")
         return open(handle, "rb")
@@ -81,9 +70,9 @@ def open_regular(path: str | os.PathLike[str], *, most: int) -> BufferedReader:
 
 
 def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
-    """The contents of a regular file; the arguments and errors are those of ``open_regular``."""
+    """Return the contents of a regular file; arguments and errors are those of ``open_regular``."""
     with open_regular(path, most=most) as file:
-        data = file.read(most + 1)
+        data = file.read(most + 1)  # the file may grow while it is read
     if len(data) > most:
         raise DamagedFile(f"it grew beyond {most} bytes")
     return data
@@ -93,7 +82,7 @@ class ArrayFile:
     """The arrays of an open file.
 
     Args:
-        file: As ``numpy.savez`` writes it; the whole of it is the archive.
+        file: As ``numpy.savez`` writes it; the archive is the whole file.
 
     Raises:
         DamagedFile: If it is something else, or incomplete.
@@ -110,8 +99,7 @@ class ArrayFile:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._size = file.seek(0, os.SEEK_END)
-        self.members: dict[str, Member] = {}
-        """The arrays by name."""
+        self.members: dict[str, Member] = {}  #: the arrays by name
         at = file.seek(0)
         while (mark := self._bytes(at, 4)) == b"PK\3\4":
             name, member = self._member(at)
@@ -120,19 +108,14 @@ class ArrayFile:
             self.members[name] = member
             at = member.begin + member.size
         left, count = self._size - at, len(self.members)
-        # The directory behind them is not read; that it is there shows that the file is whole.
+        # The zip directory after the members is not read; its presence shows that the file is complete.
         if mark not in (b"PK\1\2", b"PK\5\6") or not 22 <= left <= (count + 1) * _DIRECTORY_ENTRY:
             raise DamagedFile("it cannot be read as .npz: expected uncompressed arrays and their directory")
         if self._bytes(self._size - 22, 12) != struct.pack("<4s4H", b"PK\5\6", 0, 0, count, count):
             raise DamagedFile(f"it cannot be read as .npz: its directory is not of the {count} arrays before it")
 
     def read(self, name: str) -> NDArray[Any]:
-        """One of ``members``; read-only.
-
-        Raises:
-            DamagedFile: If its contents do not have its check sum.
-            OSError: If the file cannot be read.
-        """
+        """Return one of ``members``, read-only; raise ``DamagedFile`` if its checksum differs."""
         member = self.members[name]
         data = self._bytes(member.begin, member.size)
         if zlib.crc32(data) != member.crc:
@@ -143,13 +126,10 @@ class ArrayFile:
         return array.reshape(member.shape[::-1]).T if member.fortran else array.reshape(member.shape)
 
     def read_all(self, kinds: Mapping[str, tuple[DTypeLike, int]]) -> dict[str, NDArray[Any]]:
-        """All of ``members``, if they are these alone.
-
-        Args:
-            kinds: dtype and number of dimensions of each.
+        """Return all ``members`` if their dtypes and numbers of dimensions are those of ``kinds``.
 
         Raises:
-            DamagedFile: If one is missing, unknown, or of another kind, or as ``read``.
+            DamagedFile: If a member is missing, unknown, of another kind, or damaged.
         """
         if self.members.keys() != kinds.keys():
             different = ", ".join(sorted(self.members.keys() ^ kinds.keys()))
@@ -198,11 +178,6 @@ class ArrayFile:
         return name, Member(dtype, shape, header_match[2] == b"True", begin, header, size, crc)
 
     def _bytes(self, at: int, count: int) -> bytes:
-        """``count`` bytes from ``at`` on.
-
-        Raises:
-            DamagedFile: If the file has fewer.
-        """
         data = b""
         if 0 <= at <= self._size - count:
             self._file.seek(at)
@@ -213,6 +188,6 @@ class ArrayFile:
 
 
 def read_array_file(path: Path, kinds: Mapping[str, tuple[DTypeLike, int]], *, most: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a file: ``open_regular`` and ``ArrayFile.read_all``, with their arguments and errors."""
+    """Read all arrays of a file by ``open_regular`` and ``ArrayFile.read_all``."""
     with open_regular(path, most=most) as file:
         return ArrayFile(file).read_all(kinds)

@@ -1,13 +1,14 @@
-"""The settings of a forest."""
-
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
 
 _MOST_TOKENS = 2**30
-MOST_THREADS = 16
-"""Most threads that draft a batch."""
+MOST_THREADS = 16  #: most threads that draft a batch
 _MOST_TOKEN = 2**31 - 1
 _MOST_HASH = 128
 
@@ -17,33 +18,33 @@ class ForestConfig:
     """Size limits of a ``SpecForest``."""
 
     end_tokens: frozenset[int] = frozenset()
-    """Tokens that end a turn; nothing is drafted after one."""
+    """Tokens that end a turn; nothing is drafted after them."""
     rollouts_per_state: int = 32
-    """Most finished turns kept of each dialogue state; the oldest go first."""
+    """Most finished turns kept of each dialogue state; the oldest are dropped first."""
     max_tokens: int = 4_000_000
-    """Positions of the token log, the indexed part: about 24 bytes each, allocated as needed."""
+    """Positions of the indexed token log, about 24 bytes each, allocated as needed."""
     max_cold_tokens: int = 40_000_000
-    """Most tokens kept without an index, 2 to 4 bytes each; the least recently used states go first."""
+    """Most tokens kept without an index, 2 to 4 bytes each; least recently used states are dropped first."""
     max_context_tokens: int = 1_000_000
-    """Most tokens of live turns' contexts, for their own drafts: 12 bytes each, allocated as needed."""
+    """Most tokens of live turns' contexts, 12 bytes each, allocated as needed."""
     context_window: int = 8192
-    """Last tokens of a turn's context that its drafts use."""
+    """Last tokens of a turn's context from which it is drafted."""
 
     import_turns: str = ""
-    """Turns of other runs to begin with: a file of ``SpecForest.save``, or a folder with such files, as a run's
-    checkpoints are. They are drafted from as own turns are, and forgotten where they are wrong; see ``store.imported_turns``."""
+    """Turns of other runs to start with: a file of ``SpecForest.save``, or a folder of such files (checkpoints)."""
     vocabulary: int = 0
-    """Tokens that the policy knows, from 0 on: turns with others are refused; 0 where that is not known."""
+    """Size of the policy's vocabulary; turns with other tokens are refused. 0: unknown."""
     tokenizer: str = ""
-    """Hash of the policy's tokenizer: turns of another one are refused; empty where that is not known."""
+    """Hash of the policy's tokenizer; turns of other tokenizers are refused. Empty: unknown."""
+    # More than 8 threads would wait: that many keep up with the drafts of 256 rows.
     threads: int = 0
-    """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 8, as many
-    as the drafts of 256 rows keep busy."""
+    """Threads that draft a batch of 64 rows or more; 0: one per core, at most 8."""
 
     def __post_init__(self) -> None:
         for token in self.end_tokens:
             if int(token) != token or not 0 <= token <= _MOST_TOKEN:
                 raise ValueError(f"ForestConfig.end_tokens must be token ids from 0 to {_MOST_TOKEN}, got {token!r}")
+        # NumPy integers would not survive JSON.
         object.__setattr__(self, "end_tokens", frozenset(int(token) for token in self.end_tokens))
         for name, least in (
             ("rollouts_per_state", 1),
@@ -69,18 +70,18 @@ class ForestConfig:
             raise ValueError(f"ForestConfig.threads must be at most {MOST_THREADS}, got {self.threads}")
 
     def of_policy(self, vocabulary: int, tokenizer: str) -> ForestConfig:
-        """These settings for a policy of whose tokens so much is known; 0 and an empty text are nothing.
+        """Return these settings for a policy; 0 and an empty text stand for unknown.
 
         Raises:
-            ValueError: If they are of another tokenizer.
+            ValueError: If these settings are of another tokenizer.
 
         >>> ForestConfig(vocabulary=9, tokenizer="a").of_policy(8, "").vocabulary
         8
         """
         if tokenizer and self.tokenizer and tokenizer != self.tokenizer:
             raise ValueError(
-                f"expected turns of the tokenizer {tokenizer}, got those of {self.tokenizer}; use a store of this "
-                "policy's own turns, or an empty one"
+                f"expected turns of the tokenizer {tokenizer}, got those of {self.tokenizer}; use a draft "
+                "store of this policy, or an empty one"
             )
         return replace(self, vocabulary=vocabulary or self.vocabulary, tokenizer=tokenizer or self.tokenizer)
 
@@ -88,3 +89,42 @@ class ForestConfig:
     def draft_threads(self) -> int:
         """Number of threads that draft."""
         return self.threads or min(8, os.cpu_count() or 1)
+
+
+_MOST_TEXT = 1 << 20  #: characters of a settings text that are read
+
+
+def config_to_text(config: ForestConfig) -> str:
+    """Return ``config`` as a JSON object."""
+    return json.dumps({**asdict(config), "end_tokens": sorted(config.end_tokens)})
+
+
+def config_from_text(text: str | bytes) -> ForestConfig:
+    """Return the settings that ``config_to_text`` wrote.
+
+    Raises:
+        ValueError: If the text is not a JSON object, or has an unknown key or an invalid value.
+    """
+    try:
+        values = json.loads(text[:_MOST_TEXT])
+    except RecursionError:
+        raise ValueError("settings must be a JSON object, got a text nested without end") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"settings must be a JSON object, got {text[:60]!r}")
+    check_keys(values, ForestConfig, "of ForestConfig")
+    try:
+        return ForestConfig(**{**values, "end_tokens": frozenset(values.get("end_tokens", ()))})
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"a setting of ForestConfig has the wrong type: {error}") from None
+
+
+def check_keys(keys: Iterable[str], settings: type[Any], where: str) -> None:
+    """Raise ``ValueError`` for a key that is not a field of the dataclass ``settings``.
+
+    The message names the nearest field, and ends with ``where``, such as ``of ForestConfig``.
+    """
+    known = [field.name for field in fields(settings)]
+    for key in keys:
+        if key not in known:
+            nearest = (get_close_matches(key, known, 1, 0.0) or known)[0]
+            raise ValueError(f"unknown setting {key!r} {where}; the nearest is {nearest!r}")

@@ -1,19 +1,17 @@
-"""The errors of a forest."""
-
 from __future__ import annotations
 
 
 class ForestError(Exception):
-    """Base of all errors of a forest."""
+    """Base class of the errors of a ``SpecForest``."""
 
 
 class UnknownTurn(ForestError, LookupError):
-    """A handle that ``begin`` did not return, or whose turn has ended."""
+    """The handle was not returned by ``begin``, or its turn has ended."""
 
 
 class DamagedFile(ForestError, ValueError):
-    """A file, or bytes, that are not what they are read as; the message completes a sentence about it."""
+    """A file or bytes cannot be read; the message completes a sentence about it."""
 
 
 class DamagedForest(ForestError, ValueError):
-    """A file that is not a forest, is of another version, or is incomplete."""
+    """The file is not a saved forest, is incomplete, or is of another version."""

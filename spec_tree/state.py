@@ -1,10 +1,3 @@
-"""Dialogue states, the keys of turns.
-
-``DialogueState`` is the exact token ids up to the policy's next token, hashed,
-with what is known of how the dialogue got there. It is opaque to the store except
-for its backoff_states: the keys under which earlier turns may be found, nearest first.
-"""
-
 from __future__ import annotations
 
 import hashlib
@@ -17,38 +10,36 @@ from functools import lru_cache
 def _digest(*parts: bytes) -> int:
     h = hashlib.blake2b(digest_size=8)
     for part in parts:
-        h.update(len(part).to_bytes(8, "little"))
+        h.update(len(part).to_bytes(8, "little"))  # lengths keep ("ab", "c") and ("a", "bc") apart
         h.update(part)
     return int.from_bytes(h.digest(), "little") or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogueState:
-    """The position in a dialogue at which the policy speaks next."""
+    """The position in a dialogue at which the policy generates next, the key of a turn."""
 
-    exact: int
-    """64-bit hash of the token ids up to the policy's next token."""
-    task: str = ""
-    """Task id; empty where unknown."""
-    tools: str = ""
-    """Tool-call history as text, observations left out; empty at the first turn."""
-    env: str = ""
-    """Environment id; empty where unknown."""
+    exact: int  #: 64-bit hash of the token ids up to the policy's next token
+    task: str = ""  #: task id; empty if unknown
+    tools: str = ""  #: tool-call history as text without observations; empty at the first turn
+    env: str = ""  #: environment id; empty if unknown
 
     @classmethod
     def from_tokens(cls, prompt_ids: Iterable[int], *, task: str = "", tools: str = "", env: str = "") -> DialogueState:
-        """Key the state after ``prompt_ids`` (token ids, shape (prompt,))."""
+        """Return the state after ``prompt_ids`` (token ids, shape (prompt,))."""
         return cls(exact=_digest(array("q", prompt_ids).tobytes()), task=task, tools=tools, env=env)
 
     def backoff_states(self) -> tuple[int, int, int, int]:
-        """Keys under which earlier turns may be found, nearest first: the state itself, the same task and
-        tool history, the same task, the environment. None is 0. Without a task the second and third are the
-        first; turns without an environment share one."""
-        return _ladder(self.exact or 1, self.tools, self.task, self.env)
+        """Return the keys under which earlier turns may be found, nearest first.
+
+        The keys are the state itself, the same task and tool history, the same task, and the environment; 0 is never a
+        key. Without a task, the second and third key equal the first. Turns without an environment share one key.
+        """
+        return _backoff_states(self.exact or 1, self.tools, self.task, self.env)
 
 
 @lru_cache(maxsize=1 << 16)
-def _ladder(exact: int, tools: str, task: str, env: str) -> tuple[int, int, int, int]:
+def _backoff_states(exact: int, tools: str, task: str, env: str) -> tuple[int, int, int, int]:
     environment = env.encode()
     everywhere = _digest(b"env", environment)
     if not task:

@@ -1,4 +1,4 @@
-"""The ``turntree`` command: one module per sub-command, with its options and output.
+"""The ``turntree`` command: the options and output of each sub-command.
 
-Not here: the work of the sub-commands, in ``evaluation``, ``scoring``, ``viewer``, ``demo`` and ``verl``.
+Not here: the work of the sub-commands (``evaluation``, ``scoring``, ``viewer``, ``demo``, ``verl``).
 """

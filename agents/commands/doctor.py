@@ -1,12 +1,10 @@
-"""``turntree doctor``."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turntree.agents.commands.options import PolicyOptions, TemplateOption
+from turntree.agents.commands.options import JsonOption, PolicyOptions, TemplateOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,25 +14,25 @@ if TYPE_CHECKING:
 
 def doctor_command(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of --config, as of `turntree train`.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of --config, as in `turntree train`.")
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="Check this training: a configuration by name, a YAML file, or the first option.")
+        str | None, typer.Option(help="Training to check: configuration name, YAML file, or first KEY=VALUE option.")
     ] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Check what a training on GPUs needs.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Check what GPU training needs.")] = False,
     model: Annotated[
-        str | None, typer.Option(help="Say what the chat template of this model needs: a folder, or an id of the hub.")
+        str | None, typer.Option(help="Describe the chat template of this model: folder or Hugging Face id.")
     ] = None,
     template: TemplateOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Say what is installed, which engines and devices there are, and how to get what is missing.
+    """Show what is installed, which engines and devices work, and how to install what is missing.
 
-    With --config also every check that `turntree train` makes before it starts that training (as `train --check`),
-    and the estimated memory of each phase.
+    With --config, also run every check that `turntree train` runs before it starts (as `train --check`), and estimate
+    the memory of each phase.
 
-    Ends with status 1 if something that is there does not work, a training cannot start or does not fit, or, with
-    --gpu, something that a training on GPUs needs is missing.
+    Exit status 1: a part is broken, the training cannot start or does not fit into memory, or, with --gpu, a package
+    for GPU training is missing.
 
     Example: turntree doctor --gpu --config engine=vllm size=7b env=math
 
@@ -57,7 +55,7 @@ def doctor_command(
     if as_json:
         console.print_json(json.dumps([finding._asdict() for finding in findings]))
     else:
-        table = Table("part", "", "what", box=None)
+        table = Table("part", "", "details", box=None)
         for part, health, what, _ in findings:
             colour = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}[health]
             table.add_row(part, Text(health, style=colour), Text(what))
@@ -71,12 +69,12 @@ def doctor_command(
 
 
 def _of_training(config: str | None, overrides: list[str], *, gpu: bool) -> tuple[list[Finding], list[Finding]]:
-    """Findings about a training, and those of them without which it does not run on a GPU."""
+    # Returns all findings, and those without which the training does not run on a GPU.
     from turntree.agents.commands.gpu_check import examine_gpus, examine_training
     from turntree.agents.errors import UsageError
 
     if config is None and overrides:
-        raise UsageError(f"{overrides[0]} is an option of a training; name the first with --config")
+        raise UsageError(f"{overrides[0]} is an option of a training; pass the first option with --config")
     start = None
     if config is not None:
         from turntree.agents.verl.start import check_start
@@ -90,7 +88,6 @@ def _of_training(config: str | None, overrides: list[str], *, gpu: bool) -> tupl
 
 
 def _of_template(model: str, variables: str | None) -> Iterator[Finding]:
-    """What the chat template of a model needs."""
     from turntree.agents.commands.installation import Finding, Health
     from turntree.agents.errors import RenderError
     from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -100,18 +97,18 @@ def _of_template(model: str, variables: str | None) -> Iterator[Finding]:
     try:
         found = Renderer(tokenizer, **PolicyOptions(template=variables).renderer_options()).template
     except RenderError as error:
-        yield Finding("template", Health.BROKEN, str(error), "correct the template, or name another variable")
+        yield Finding("template", Health.BROKEN, str(error), "correct the template, or set another variable")
         return
     thought = "none" if found.thought is None else f"{found.thought.begin} to {found.thought.end}"
     rows = {
-        "system role": "its own" if found.system else "none: its text leads the first user message",
+        "system role": "supported" if found.system else "none: the first user message starts with the system text",
         "tool role": str(found.tool_role),
-        "tools": "its own" if found.renders_tools else "not rendered: the system message describes them",
-        "calls": found.tool_format or "none that turntree reads: hermes, unless tool_format says otherwise",
-        "ids of calls": "nine letters or digits" if found.nine_letter_ids else "any",
+        "tools": "rendered" if found.renders_tools else "not rendered: the system message describes them",
+        "tool calls": found.tool_format or "unknown format: hermes is used, unless tool_format is set",
+        "tool call ids": "nine letters or digits" if found.nine_letter_ids else "any",
         "end tokens": " ".join(map(str, tokenizer.convert_ids_to_tokens(found.end_tokens))),
-        "thoughts": thought + (f"; the prompt opens {found.opens}" if found.opens else ""),
-        "marks": " ".join(found.marks.tokens),
+        "reasoning": thought + (f"; the prompt opens {found.opens}" if found.opens else ""),
+        "special tokens": " ".join(found.marks.tokens),
         "variables": ", ".join(found.readable) or "none",
     }
     for name, what in rows.items():

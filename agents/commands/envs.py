@@ -1,5 +1,3 @@
-"""``turntree check``, ``turntree attack``, ``turntree play`` and ``turntree new env``."""
-
 from __future__ import annotations
 
 import importlib
@@ -14,6 +12,7 @@ import typer
 from turntree.agents.commands.options import (
     DataOption,
     EnvArgOption,
+    JsonOption,
     ModelOption,
     PolicyOptions,
     TemplateOption,
@@ -21,7 +20,7 @@ from turntree.agents.commands.options import (
     takes,
 )
 
-EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
+EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="Environment from `turntree list`, or MODULE:NAME.")]
 
 
 def check_command(
@@ -29,16 +28,16 @@ def check_command(
     data: DataOption = None,
     env_arg: EnvArgOption = None,
     turn: Annotated[
-        list[str] | None, typer.Option(help="A turn of the script to play; repeatable. Else the tools are called.")
+        list[str] | None, typer.Option(help="Scripted turn to play; repeatable. Default: calls of the tools.")
     ] = None,
-    attack: Annotated[bool, typer.Option("--attack", help="Attack it too, as `turntree attack` does.")] = False,
+    attack: Annotated[bool, typer.Option("--attack", help="Also run `turntree attack`.")] = False,
     model: ModelOption = None,
     template: TemplateOption = None,
 ) -> None:
-    """Check that an environment keeps the rules: seeds, snapshots, infos, ends.
+    """Check that an environment follows the rules: seeds, snapshots, infos, episode ends.
 
-    With ``--model`` print the first prompt as the model gets it, and check that it names each tool and shows how to
-    call one.
+    With --model, also print the first prompt as the model receives it, and check that it names each tool and shows the
+    format of a call.
     """
     from rich.console import Console
     from rich.table import Table
@@ -51,18 +50,18 @@ def check_command(
     make_env = env_maker(env_id, env_arguments(env_arg or (), data=data))
     env = checked_env(make_env, env_id)
     findings = check_environment(make_env, turn)
-    table = Table("", "rule", "what is wrong", box=None)
+    table = Table("", "rule", "problem", box=None)
     for finding in findings:
         table.add_row("ok" if finding.passed else "FAILED", finding.check, Text(finding.problem))
     Console().print(table)
-    told = model is None or _show_prompt(env, model, template)
+    described = model is None or _show_prompt(env, model, template)
     sound = not attack or report_attack(env)
-    if not told or not sound or not all(finding.passed for finding in findings):
+    if not described or not sound or not all(finding.passed for finding in findings):
         raise typer.Exit(1)
 
 
 def _show_prompt(env: Any, model: str, variables: str | None) -> bool:
-    """Print the first prompt of a model; return whether it tells the policy about its tools."""
+    # Returns whether the prompt describes every tool and the call format.
     from rich.console import Console
 
     from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -74,7 +73,7 @@ def _show_prompt(env: Any, model: str, variables: str | None) -> bool:
     _, info = env.reset(seed=0)
     prompt = renderer.decode(opening(env, renderer, info["messages"], info["tools"]), special_tokens=True)
     console = Console()
-    console.print("\nThe first prompt:", style="bold")
+    console.print("\nFirst prompt:", style="bold")
     console.print(prompt, markup=False, highlight=False, soft_wrap=True)
     problems = untold(env, renderer, prompt, info["tools"])
     for problem in problems:
@@ -89,29 +88,25 @@ def _show_prompt(env: Any, model: str, variables: str | None) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions:
-    """The options of ``turntree attack``."""
-
     env_id: EnvId
     data: DataOption = None
     env_arg: EnvArgOption = None
-    count: Annotated[int, typer.Option("-n", min=1, help="Most tasks to attack, spread over all.")] = 250
+    count: Annotated[int, typer.Option("-n", min=1, help="Number of tasks, spread evenly.")] = 250
     bound: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of tasks that may be paid unearned, or refused though right.")
+        float, typer.Option(min=0, max=1, help="Allowed fraction of tasks with undeserved or refused rewards.")
     ] = 0.004
-    luck: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks in which a guess may be right.")] = 0.5
-    above: Annotated[float, typer.Option(help="An episode is paid whose rewards sum up to more than this.")] = 0.0
-    out: Annotated[
-        Path | None, typer.Option(help="File for the report as JSON: every task, and the generated turns.")
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False
+    luck: Annotated[float, typer.Option(min=0, max=1, help="Allowed fraction of lucky random answers.")] = 0.5
+    above: Annotated[float, typer.Option(help="Total reward above which an episode counts as paid.")] = 0.0
+    out: Annotated[Path | None, typer.Option(help="JSON file for the full report, including all turns.")] = None
+    as_json: JsonOption = False
 
 
 @takes(AttackOptions)
 def attack_command(options: AttackOptions) -> None:
-    """Attack an environment: what it pays without a solution, and refuses with one.
+    """Attack an environment: find rewards without a solution, and refused solutions.
 
-    Policies that are silent, refuse, plead, guess and copy, right answers that are hidden or one of many, and solutions
-    with a small change are played. The exit status is 1 where one is paid, or a right one refused, above the bound.
+    Scripted policies stay silent, refuse, plead, guess, copy, hide a right answer among others, or change a solution
+    slightly. Exit status 1: more tasks than --bound pay such a policy, or refuse a right answer.
     """
     from turntree.agents.evaluation.attack import report_attack
     from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
@@ -134,12 +129,12 @@ def attack_command(options: AttackOptions) -> None:
 def play_command(
     env_id: EnvId,
     data: DataOption = None,
-    index: Annotated[int | None, typer.Option(min=0, help="Number of the task; without it one is drawn.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draw and of the environment.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="Task index; default: a random task.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random task and the environment.")] = None,
     tool_format: ToolFormatOption = None,
     env_arg: EnvArgOption = None,
 ) -> None:
-    """Play an environment yourself, in the terminal."""
+    """Play an environment yourself in the terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -153,7 +148,8 @@ def play_command(
     def show(who: str, text: str) -> None:
         console.print(Text.assemble((who, "bold"), "  ", text))
 
-    with suppress(ImportError):  # arrow keys in what input() reads; not on every system
+    # Enables arrow keys in input(); missing on some systems.
+    with suppress(ImportError):
         importlib.import_module("readline")
 
     def ask() -> str:
@@ -171,10 +167,10 @@ def play_command(
 
 
 def new_env_command(
-    name: Annotated[str, typer.Argument(help="WordGame or word_game.")],
-    out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Name, for example WordGame or word_game.")],
+    out: Annotated[Path, typer.Option(help="Folder of the two files.")] = Path(),
 ) -> None:
-    """Write a small environment and its test, to be changed into your own."""
+    """Write a small environment and its test as a starting point."""
     from rich.console import Console
 
     from turntree.agents.commands.new_env import write_env
@@ -182,7 +178,7 @@ def new_env_command(
     written = write_env(name, out)
     module = written.environment.stem
     Console().print(
-        f"wrote {written.environment} and {written.test}; in that folder run\n"
+        f"wrote {written.environment} and {written.test}; next, run in that folder:\n"
         f"  python -m pytest {written.test.name}\n"
         f"  turntree check {module}:{written.id}\n"
         f"  turntree play {module}:{written.id}",

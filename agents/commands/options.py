@@ -1,4 +1,4 @@
-"""The options that several commands share, and commands that take all of theirs as one object."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,35 +17,34 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 
-MODELS = "Model directory, its id on the Hugging Face hub, or a training's RUN or RUN@STEP."
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MODELS = "Model folder, Hugging Face id, or checkpoint of a training: RUN or RUN@STEP."
 ModelOption = Annotated[str | None, typer.Option("--model", metavar="DIR|ID|RUN", help=MODELS)]
 TokenEngineOption = Annotated[
-    EngineName, typer.Option(metavar="<local|vllm|sglang>", help="What runs the model: openai gives no tokens.")
+    EngineName,
+    typer.Option(
+        metavar="<local|vllm|sglang>", help="Inference engine. openai returns no tokens and cannot be used here."
+    ),
 ]
 TemplateOption = Annotated[
-    str | None, typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}.")
+    str | None, typer.Option(metavar="{NAME: VALUE}", help="Chat template variables: {enable_thinking: false}.")
 ]
-DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
+DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL file, Parquet file or data set id.")]
 TOOL_FORMATS = (
-    "How the policy writes tool calls: hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_v11, deepseek_v3, "
-    "deepseek_v31, glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or vLLM's or SGLang's name of one; "
-    "else as the model's chat template does."
+    "Tool call format: hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_v11, deepseek_v3, deepseek_v31, "
+    "glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or a parser name of vLLM or SGLang. "
+    "Default: the format of the model's chat template."
 )
 ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
-EnvArgOption = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
-]
+EnvArgOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Environment argument; repeatable.")]
 
 StoreOption = Annotated[
-    Path | None,
-    typer.Option(help="Turns of another run to draft from: a store's file, or the folder of a run with checkpoints."),
+    Path | None, typer.Option(help="Warm-start the draft store: a store file, or a run folder with checkpoints.")
 ]
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """A command whose options are the fields of a dataclass, and that is called with one of its objects.
-
-    The dataclass is what Python code passes, and what a record of the run is made of.
+    """Turn a function of one options dataclass into a command whose options are the dataclass's fields.
 
     >>> @dataclass
     ... class Greeting:
@@ -67,12 +66,12 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(
-                    one.name,
+                    field.name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if one.default is MISSING else one.default,
-                    annotation=hints[one.name],
+                    default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                    annotation=hints[field.name],
                 )
-                for one in fields(options)  # type: ignore[arg-type]
+                for field in fields(options)  # type: ignore[arg-type]
             ]
         )
         return command
@@ -82,7 +81,7 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """The options of every command that runs a model."""
+    """Options of every command that runs a model."""
 
     model: ModelOption = None
     engine: TokenEngineOption = EngineName.LOCAL
@@ -90,23 +89,19 @@ class PolicyOptions:
     max_thinking_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Tokens of a turn after which a thought that goes on is closed, and the answer follows."
+            min=1, help="Tokens per turn after which an unfinished thought is closed, so that the answer follows."
         ),
     ] = None
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu"
     dtype: Annotated[
-        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
+        str, typer.Option(help="Dtype of weights and activations; auto: the model's own for vLLM or SGLang on a GPU.")
     ] = "auto"
     engine_args: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
+        str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, as a JSON object.")
     ] = None
 
     def renderer_options(self) -> dict[str, Any]:
-        """The arguments of ``Renderer`` that options name; those that are not given are left out.
-
-        Raises:
-            UsageError: If the template's variables are no mapping.
-        """
+        # Options that were not given are left out.
         from turntree.agents.errors import UsageError
         from turntree.agents.yaml_files import parse_yaml
 
@@ -115,117 +110,94 @@ class PolicyOptions:
             options["template_options"] = parse_yaml(self.template, "--template")
             if not isinstance(options["template_options"], dict):
                 raise UsageError(
-                    f"--template is {{NAME: VALUE}}, such as {{enable_thinking: false}}, got {self.template!r:.80}"
+                    f"expected --template {{NAME: VALUE}}, e.g. {{enable_thinking: false}}, got {self.template!r:.80}"
                 )
         if self.max_thinking_tokens is not None:
             options["max_thinking_tokens"] = self.max_thinking_tokens
         return options
 
-    def engine_choice(self, **sizes: Any) -> EngineChoice:
-        """The engine with these options; ``sizes`` are the further fields of ``EngineChoice``.
-
-        Raises:
-            UsageError: If ``engine_args`` are no JSON object, or there is nothing that takes them.
-        """
+    def engine_choice(self, **settings: Any) -> EngineChoice:
         from turntree.agents.engines.engine_choice import EngineChoice
 
-        given = parsed_engine_args(self.engine, self.engine_args, base_url=sizes.get("base_url"))
-        own: dict[str, Any] = {"name": self.engine, "model": self.model or "", "device": self.device}
-        own |= {"dtype": self.dtype, **sizes, "engine_args": {**sizes.get("engine_args", {}), **given}}
-        return EngineChoice(**own)
+        given = parsed_engine_args(self.engine, self.engine_args, base_url=settings.get("base_url"))
+        merged_args = {**settings.get("engine_args", {}), **given}
+        options = {"name": self.engine, "model": self.model or "", "device": self.device, "dtype": self.dtype}
+        return EngineChoice(**(options | settings | {"engine_args": merged_args}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(PolicyOptions):
-    """The options of every command that plays tasks of an environment with a model."""
+    """Options of every command that plays tasks with a model."""
 
     data: DataOption = None
     tool_format: ToolFormatOption = None
     env_arg: EnvArgOption = None
     max_context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of an episode; 1024 or two turns, if the model has as many.")
+        int | None, typer.Option(min=1, help="Tokens per episode; default: 1024 or two turns, at most the model's.")
     ] = None
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16
-    seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes played at once.")] = 16
+    seed: Annotated[int, typer.Option(help="Seed of tasks and sampling.")] = 0
+    as_json: JsonOption = False
 
     def env_arguments(self) -> dict[str, Any]:
-        """The environment's arguments.
-
-        Raises:
-            UsageError: If one is no KEY=VALUE.
-        """
         from turntree.agents.evaluation.environments import env_arguments
 
         return env_arguments(self.env_arg or (), data=self.data, tool_format=self.tool_format)
 
+    def sizes(self) -> dict[str, Any]:
+        # The fields that `eval` and `bench` share with `EvalTask`; options that were not given are left out.
+        names = ("count", "samples", "temperature", "max_tokens", "max_context")
+        return {name: size for name in names if (size := getattr(self, name)) is not None}
+
 
 class NamedModel(NamedTuple):
-    """A model that a command names."""
-
-    path: str
-    """Its directory, or its id on the hub."""
-    name: str
-    """Its name in tables: as it was given, of a training's checkpoint ``RUN@STEP``."""
-    step: int | None = None
-    """Of a training's checkpoint."""
-    checkpoint: str = ""
-    """Digest of the checkpoint."""
+    path: str  #: folder or Hugging Face id
+    name: str  #: name in tables: as given, or ``RUN@STEP``
+    step: int | None = None  #: training step of a checkpoint
+    checkpoint: str = ""  #: digest of the checkpoint
 
 
 def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
-    """The models of a command, which ``--model`` names as in every other one, or an argument: several for ``RUN@all``.
-
-    Checkpoints of a training are merged, or found in the cache.
-
-    Raises:
-        UsageError: If it is named twice, or not at all.
-        CheckpointError: If a training has no such checkpoint, or it is not whole.
-    """
+    """Return the models of a command, several for ``RUN@all``; merges checkpoints or finds them in the cache."""
     from turntree.agents.errors import UsageError
     from turntree.agents.verl.run.trained_model import merged, trained_models
 
     if argument and option:
         raise UsageError(f"the model is named twice, {argument!r} and --model {option!r}; leave one out")
     if not (named := argument or option):
-        raise UsageError("--model is needed: a model directory, its id on the Hugging Face hub, or a training's folder")
+        raise UsageError("--model is required: a model folder, a Hugging Face id, or the run folder of a training")
     found = trained_models(named)
-    folders = [merged(one, lambda words: typer.echo(words, err=True)) for one in found]
+    folders = [merged(checkpoint, lambda words: typer.echo(words, err=True)) for checkpoint in found]
     checkpoints = zip(folders, found, strict=True)
-    return [NamedModel(str(folder), one.name, one.step, one.digest) for folder, one in checkpoints] or [
-        NamedModel(named, named)
-    ]
+    return [
+        NamedModel(str(folder), checkpoint.name, checkpoint.step, checkpoint.digest)
+        for folder, checkpoint in checkpoints
+    ] or [NamedModel(named, named)]
 
 
 def named_model(argument: str | None, option: str | None) -> NamedModel:
-    """The one model of a command.
-
-    Raises:
-        UsageError: If several are named, and as ``named_models``.
-    """
     from turntree.agents.errors import UsageError
 
     if (argument or option or "").endswith("@all"):
-        raise UsageError(f"{argument or option} names several models, and one is needed here: RUN@STEP")
+        raise UsageError(f"{argument or option} names several models, expected one: RUN@STEP")
     return named_models(argument, option)[0]
 
 
 def imported_turns(
     store: Path | None, tokenizer: Any, *, engine: EngineName, speculate: bool, base_url: str | None = None
 ) -> str:
-    """``--store`` as ``ForestConfig.import_turns``; ``tokenizer`` is the model's.
+    """Return ``--store`` as ``ForestConfig.import_turns``.
 
-    Raises:
-        UsageError: If nothing here drafts from it, or as ``given_store``.
+    Args:
+        tokenizer: The model's.
     """
-    from turntree.agents.engines.drafting.given_store import given_store
-    from turntree.agents.engines.drafting.tokenizer_hash import hash_of
+    from turntree.agents.engines.drafting.tokenizer_hash import given_store, hash_of
     from turntree.agents.errors import UsageError
 
     if store is None:
         return ""
     if not speculate or base_url is not None or engine is EngineName.OPENAI:
         raise UsageError(
-            "--store has turns that an engine started here drafts from; leave it out, or what forbids that"
+            "--store needs an engine started here with speculation; leave out --store, --base-url or --no-speculate"
         )
     return given_store(store, hash_of(tokenizer))

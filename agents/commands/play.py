@@ -1,5 +1,3 @@
-"""Playing an environment by hand, at a terminal."""
-
 from __future__ import annotations
 
 import re
@@ -13,14 +11,9 @@ _COMMAND = re.compile("/[a-z]+")
 
 
 class Played(NamedTuple):
-    """The result of an episode at the terminal."""
-
-    reward: float
-    """Reward summed over the turns."""
+    reward: float  #: sum over the turns
     rewards: dict[str, float]
-    """Named reward components."""
-    stop_reason: str
-    """Stop reason; ``quit`` if the person left."""
+    stop_reason: str  #: ``quit`` if the person left
 
 
 def play(
@@ -34,8 +27,8 @@ def play(
     """Let a person play one episode.
 
     Args:
-        ask: Returns the next line of the person; raises ``EOFError`` at the end.
-        show: Called with the participant and the text.
+        ask: Returns the person's next line; raises ``EOFError`` at the end.
+        show: Called with the role and the text.
     """
     _, info = env.reset(seed=seed, options=options)
     _show_messages(info["messages"], show)
@@ -56,7 +49,6 @@ def play(
 
 
 def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) -> str:
-    """The next turn of the person, after any look-ups."""
     while True:
         text = _lines(ask)
         command, _, rest = text.partition(" ")
@@ -64,7 +56,7 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
             raise EOFError
         if command == "/tools":
             if not env.offered_tools:
-                show("help", "this environment offers no tools")
+                show("help", "this environment has no tools")
             for tool in env.offered_tools:
                 show("tool", f"{tool.name}({', '.join(tool.properties)}): {tool.schema['function']['description']}")
         elif command == "/help":
@@ -78,13 +70,13 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
                 show("you", call)
                 return call
         elif _COMMAND.fullmatch(command):
-            show("help", f"there is no command {command}; a turn may begin with it behind a space. {_help(env)}")
+            show("help", f"unknown command {command}; start with a space to send it as a turn. {_help(env)}")
         else:
             return text
 
 
 def _help(env: Env) -> str:
-    usage = "A line is a turn; end it with \\ to go on in the next. /quit leaves."
+    usage = "Each line is a turn; end a line with \\ to continue on the next. /quit ends the game."
     if names := ", ".join(tool.name for tool in env.offered_tools):
         usage += f" /call TOOL TEXT or /call TOOL {{JSON}} calls a tool, /tools describes them: {names}."
     return usage
@@ -99,22 +91,17 @@ def _lines(ask: Callable[[], str]) -> str:
 
 
 def _call(env: Env, words: str) -> str:
-    """A tool call as the policy would write it.
-
-    Raises:
-        ValueError: If there is no such tool or the arguments are wrong; the message states the right form.
-    """
     name, _, given = words.strip().partition(" ")
     tool = next((tool for tool in env.offered_tools if tool.name == name), None)
     if tool is None:
         names = ", ".join(tool.name for tool in env.offered_tools) or "none"
-        raise ValueError(f"there is no tool {name!r}; the tools are: {names}")
+        raise ValueError(f"unknown tool {name!r}; the tools are: {names}")
     given = given.strip()
     if given.startswith("{"):
         try:
             arguments = parse_json(given)
         except ValueError as error:
-            raise ValueError(f"the arguments of {name} are no JSON: {error}") from error
+            raise ValueError(f"the arguments of {name} are not JSON: {error}") from error
     elif not given and not tool.properties:
         arguments = {}
     elif len(tool.properties) == 1:

@@ -1,5 +1,3 @@
-"""``turntree score`` and ``turntree rescore``, and the options by which commands name rewards."""
-
 from __future__ import annotations
 
 import json
@@ -11,26 +9,27 @@ from typing import Annotated, Any
 
 import typer
 
+from turntree.agents.commands.options import JsonOption
+
 RewardOption = Annotated[
     list[str] | None,
-    typer.Option("--reward", metavar="NAME[=WEIGHT]", help="A reward; repeatable. Weight 0 is a metric only."),
+    typer.Option("--reward", metavar="NAME[=WEIGHT]", help="Reward; repeatable. Weight 0 only reports it."),
 ]
 AnswerFormatOption = Annotated[
-    str | None, typer.Option(help="Compare answers of unknown data sets by the rules of this one, e.g. math.")
+    str | None, typer.Option(help="Data set whose rules compare answers of unknown data sets, e.g. math.")
 ]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
 
 
 def score_command(
-    file: Annotated[Path, typer.Argument(help="JSON lines with prediction (or turns, messages) and gold.")],
+    file: Annotated[Path, typer.Argument(help="JSONL file with prediction (or turns, messages) and gold.")],
     reward: RewardOption = None,
     answer_format: AnswerFormatOption = None,
-    prediction: Annotated[str, typer.Option(help="Field of the policy's text.")] = "prediction",
-    gold: Annotated[str, typer.Option(help="Field of the right answer.")] = "gold",
-    out: Annotated[Path | None, typer.Option(help="Scored rows; FILE.scored.jsonl without it.")] = None,
-    as_json: _JsonOption = False,
+    prediction: Annotated[str, typer.Option(help="Field with the policy's text.")] = "prediction",
+    gold: Annotated[str, typer.Option(help="Field with the right answer.")] = "gold",
+    out: Annotated[Path | None, typer.Option(help="Output file; default: FILE.scored.jsonl.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Score the texts of a file and print a table by data set."""
+    """Score the texts of a file and print a table per data set."""
     from turntree.agents.scoring.score_file import Fields, score_file
     from turntree.agents.scoring.scorer import Scorer
     from turntree.rewards import MissingQuestion
@@ -38,7 +37,8 @@ def score_command(
     target = out or file.with_name(f"{file.stem}.scored.jsonl")
     fields = Fields(prediction=prediction, gold=gold)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingQuestion)  # the table has it
+        # Reported below, after the table.
+        warnings.simplefilter("ignore", MissingQuestion)
         tallies = score_file(
             file, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format), fields
         )
@@ -46,39 +46,38 @@ def score_command(
     _show("data set", rows, target, as_json)
     if missing := sum(tally.without_question for tally in tallies.values()):
         typer.echo(
-            f"{missing} rows have no question, which their answer formats need: an answer that copies it counts as right; "
-            "give it in the field question",
+            f"{missing} rows have no question, so an answer that copies it counts as right; add the field question",
             err=True,
         )
 
 
 def rescore_command(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or episode file.")],
     reward: RewardOption = None,
     answer_format: AnswerFormatOption = None,
-    out: Annotated[Path | None, typer.Option(help="New file; rescored.jsonl beside the old one without it.")] = None,
-    as_json: _JsonOption = False,
+    out: Annotated[Path | None, typer.Option(help="Output file; default: rescored.jsonl next to the input.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Score the episodes of a recorded run again; what was recorded stays as it is."""
+    """Score the episodes of a recorded run again; the recorded file stays unchanged."""
     from turntree.agents.scoring.rescore import rescore
     from turntree.agents.scoring.scorer import Scorer
 
-    beside = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
-    target = out or beside
+    default_target = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
+    target = out or default_target
     changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format))
     _show("file", {name: asdict(change) for name, change in changes.items()}, target, as_json)
     if not as_json:
-        episodes, compared = (sum(getattr(one, name) for one in changes.values()) for name in ("episodes", "compared"))
+        episodes, compared = (
+            sum(getattr(change, name) for change in changes.values()) for name in ("episodes", "compared")
+        )
         newly = sum(change.newly_scored for change in changes.values())
-        typer.echo(f"compared {compared} of {episodes} episodes; {newly} had no reward before and have one now")
+        typer.echo(
+            f"compared {compared} of {episodes} episodes; {newly} episodes had no reward before and have one now"
+        )
 
 
 def parse_rewards(words: Sequence[str]) -> dict[str, float]:
-    """Weights by name from options such as ``answer`` and ``few_turns=0.1``.
-
-    Raises:
-        AgentError: If a weight is not a number, or a name is given twice.
-    """
+    """Return weights by name from options such as ``answer`` and ``few_turns=0.1``."""
     from turntree.agents.errors import AgentError
 
     rewards: dict[str, float] = {}

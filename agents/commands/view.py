@@ -1,5 +1,3 @@
-"""``turntree view`` and ``turntree tree``."""
-
 from __future__ import annotations
 
 import json
@@ -8,29 +6,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from turntree.agents.commands.options import JsonOption
+
 if TYPE_CHECKING:
     from turntree.spec_tree import TreeNode
 
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+
 _TokenizerOption = Annotated[
-    str | None, typer.Option(help="Model directory or id whose tokenizer reads the tokens; the run's own without it.")
+    str | None, typer.Option(help="Model folder or id of the tokenizer; default: the run's model.")
 ]
 
 
 def view_command(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes (`turntree eval --out`).")],
-    beside: Annotated[
-        Path | None, typer.Argument(metavar="[OTHER]", help="Another one: the same tasks beside each other.")
+    run: Annotated[Path, typer.Argument(help="Run folder, or episode file (`turntree eval --out`).")],
+    other_run: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="Another run; the same tasks are shown side by side.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The page; view.html in the run's folder without it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML file; default: view.html in the run folder.")] = None,
     tokenizer: _TokenizerOption = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Serve the page on this machine; it follows the run until Ctrl-C.")
+        bool, typer.Option("--watch", help="Serve the page on this machine and update it until Ctrl-C.")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --watch; 0 takes a free one.")] = 0,
-    as_json: _JsonOption = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --watch; 0 picks a free one.")] = 0,
+    as_json: JsonOption = False,
 ) -> None:
-    """Make one HTML page of a run: episodes, tokens, trees, curves. It needs no network.
+    """Create one HTML page of a run: episodes, tokens, trees, curves. The page needs no network.
 
     Example: turntree view runs/demo
 
@@ -44,12 +44,12 @@ def view_command(
     from turntree.agents.viewer.source import Source
 
     if watch:
-        _watch([run] if beside is None else [run, beside], tokenizer, port, as_json)
+        _watch([run] if other_run is None else [run, other_run], tokenizer, port, as_json)
         return
     source = Source.open(run)
     target = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
-    other = None if beside is None else Source.open(beside)
-    viewed = view(source, target, beside=other, tokenizer=source.tokenizer(tokenizer))
+    other = None if other_run is None else Source.open(other_run)
+    viewed = view(source, target, other_run=other, tokenizer=source.tokenizer(tokenizer))
     console = Console()
     if as_json:
         console.print_json(
@@ -58,34 +58,34 @@ def view_command(
         return
     console.print(f"wrote {target}: {viewed.episodes} episodes", highlight=False, markup=False, soft_wrap=True)
     if not viewed.token_texts:
-        console.print("tokens are shown as numbers; name the model with --tokenizer", highlight=False)
+        console.print("tokens are shown as ids; name the model with --tokenizer to show text", highlight=False)
 
 
 def _watch(paths: list[Path], tokenizer: str | None, port: int, as_json: bool) -> None:
-    """Serve the page until Ctrl-C."""
     from turntree.agents.errors import RecordError
-    from turntree.agents.viewer.live import LivePage, live_server
+    from turntree.agents.viewer.page import LivePage, live_server
     from turntree.agents.viewer.source import Source
 
     try:
         reader = Source.open(paths[0]).tokenizer(tokenizer)
-    except RecordError:  # no episode yet
+    except RecordError:
+        # No episode has ended yet.
         reader = None
     with live_server(LivePage(paths, tokenizer=reader), port) as server:
         url = f"http://127.0.0.1:{server.server_port}/"
         typer.echo(
-            json.dumps({"url": url}) if as_json else f"{url} follows {', '.join(map(str, paths))}; Ctrl-C ends it"
+            json.dumps({"url": url}) if as_json else f"{url} follows {', '.join(map(str, paths))}; press Ctrl-C to stop"
         )
         server.serve_forever()
 
 
 def tree_command(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
-    task: Annotated[str | None, typer.Option(help="Id of the task; the first one's without it.")] = None,
-    turn: Annotated[int, typer.Option(min=0, help="Number of the turn, from 0: its most frequent state is shown.")] = 0,
+    run: Annotated[Path, typer.Argument(help="Run folder, or episode file.")],
+    task: Annotated[str | None, typer.Option(help="Task id; default: the first task.")] = None,
+    turn: Annotated[int, typer.Option(min=0, help="Turn index, from 0; the most frequent state is shown.")] = 0,
     tokenizer: _TokenizerOption = None,
-    width: Annotated[int, typer.Option(min=1, help="Children shown of one fork.")] = 8,
-    as_json: _JsonOption = False,
+    width: Annotated[int, typer.Option(min=1, help="Children to show per fork.")] = 8,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the prefix tree of the turns sampled at one dialogue state of a run.
 
@@ -95,9 +95,8 @@ def tree_command(
     from rich.text import Text
     from rich.tree import Tree
 
-    from turntree.agents.viewer.dialogue_view import Branch, branches
     from turntree.agents.viewer.source import Source
-    from turntree.agents.viewer.state_turns import state_turns
+    from turntree.agents.viewer.state_turns import Branch, branches, state_turns
     from turntree.agents.viewer.token_bytes import token_bytes
     from turntree.spec_tree import TreeNode
 
@@ -120,23 +119,24 @@ def tree_command(
         if branch.hidden:
             at.add(f"[dim]{branch.hidden} more[/dim]")
 
-    title = f"{found.task}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
+    title = f"{found.task}, turn {turn}: {len(found.turns)} of {found.all_turns} turns started from this state"
     drawn = Tree(Text(title))
     top = branches(root, text, widest=width)
-    if top.text:  # the common prefix of all turns
+    # All turns share a prefix, which becomes the only branch.
+    if top.text:
         top = Branch(text="", count=top.count, share=1.0, children=(top,))
     grow(drawn, top)
     console.print(drawn)
 
 
 def _flat(root: TreeNode) -> dict[str, list[int]]:
-    """The nodes as lists, parents before children: a tree may be deeper than JSON readers allow."""
+    # Flat lists, parents before children: the tree may be deeper than JSON readers allow.
     nodes: dict[str, list[int]] = {"tokens": [], "parents": [], "counts": []}
     stack = [(root, -1)]
     while stack:
         node, parent = stack.pop()
-        place = len(nodes["tokens"])
+        index = len(nodes["tokens"])
         for name, value in (("tokens", node.token), ("parents", parent), ("counts", node.count)):
             nodes[name].append(value)
-        stack.extend((child, place) for child in reversed(node.children))
+        stack.extend((child, index) for child in reversed(node.children))
     return nodes

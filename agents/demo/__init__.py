@@ -1,5 +1,4 @@
-"""``make demo``: a small policy that learns on the CPU, and what speculation saved. A model to try other
-things with, from a package.
+"""``make demo``: train a small policy on the CPU and show what speculation saves. Also a small model from PyPI.
 
 Not here: the page of the run (``viewer``).
 """

@@ -1,12 +1,8 @@
-"""A recorded run's tasks and seeds played with and without speculation, to measure what it saved.
+"""Replay a recorded run with and without speculation to measure the savings.
 
-For chosen training steps the recorded weights play the recorded tasks again,
-twice in one process: over an engine that drafts and over one that does not.
-Both must sample the same tokens, since noise depends only on seeds.
-The store of the drafting engine has its state of that step: the turns of all
-earlier steps, from the records where a step is not played again.
-
-Not covered: verl's own part of a step (see the run's ``metrics.jsonl``).
+Each chosen step's weights play the recorded tasks twice in one process, with a drafting engine and a plain one. Both
+must sample the same tokens, because noise depends only on seeds. The draft store holds the turns of all earlier steps.
+Not covered: verl's part of a step (see ``metrics.jsonl``).
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from turntree.agents.verl.episodes.dataset import make_env, token_bounds
 from turntree.agents.verl.records.recording import RunFolder
 
 if TYPE_CHECKING:
-    from turntree.agents.engines.local import EngineStats, LocalEngine
+    from turntree.agents.engines.local import LocalEngine
 
 logger = logging.getLogger(__name__)
 
@@ -40,24 +36,22 @@ logger = logging.getLogger(__name__)
 def compare(
     composition: Composition, *, every: int = 3, on_step: Callable[[StepComparison], None] | None = None
 ) -> Comparison:
-    """Play recorded steps again, with speculation and without.
+    """Replay recorded steps with and without speculation.
 
     Args:
-        composition: The configuration of the run; its folder holds episodes and weights.
-        every: Distance of the steps that are played; the first and the last one always are.
-
-    Raises:
-        FileNotFoundError: If the run recorded no episodes or no weights.
+        composition: Configuration of the run, whose folder holds episodes and weights.
+        every: Distance between replayed steps; the first and the last are always included.
     """
     folder = RunFolder(Path(composition.settings.run_dir))
-    recorded = [step for step in range(1, _last_step(folder) + 1) if folder.weights(step).is_file()]
+    steps = sorted(int(path.stem.removeprefix("step_")) for path in folder.root.glob("episodes/step_*.jsonl"))
+    recorded = [step for step in steps if folder.weights(step).is_file()]
     if not recorded:
         raise FileNotFoundError(
             f"{folder.root} has no recorded steps with weights; train with turntree.record_episodes=true and "
             "turntree.save_policy_every=1"
         )
     chosen = {*recorded[::every], recorded[-1]}
-    with _Bench(composition) as bench:
+    with _Replay(composition) as bench:
         done: list[StepComparison] = []
         for step in range(1, recorded[-1] + 1):
             records = list(read_records(folder.episodes(step)))
@@ -73,14 +67,7 @@ def compare(
     return Comparison(steps=tuple(done))
 
 
-def _last_step(folder: RunFolder) -> int:
-    steps = [int(path.stem.removeprefix("step_")) for path in folder.root.glob("episodes/step_*.jsonl")]
-    return max(steps, default=0)
-
-
-class _Bench:
-    """Two engines around one model."""
-
+class _Replay:
     def __init__(self, composition: Composition) -> None:
         from transformers import AutoTokenizer
 
@@ -101,7 +88,7 @@ class _Bench:
             device="cpu",
         )
         if engine.speculation is None:
-            raise ValueError("the run was made without speculation; there is nothing to compare")
+            raise ValueError("the run was recorded without speculation, so there is nothing to compare")
         policy = Policy.load(model, dtype=engine.dtype, device=engine.device)
         without = {name: getattr(engine, name) for name in LocalEngineConfig.__dataclass_fields__}
         without["speculation"] = None
@@ -111,7 +98,7 @@ class _Bench:
         self._renderer = Renderer(tokenizer)
         self._envs: list[Any] = []
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> _Replay:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -127,7 +114,6 @@ class _Bench:
             engine.update_weights(named.items(), version=version)
 
     def remember(self, episodes: Any) -> None:
-        """Put recorded turns into the store."""
         forest = self._speculative.forest
         assert forest is not None
         for episode in episodes:
@@ -135,11 +121,12 @@ class _Bench:
                 forest.insert(state, turn.completion.token_ids)
 
     def warm_up(self, records: Sequence[Record]) -> None:
-        """Run some episodes before anything is timed."""
         self._run(self._plain, records[: len(records) // 4])
+        # The warm-up must not help the measured run.
         self._plain.reset_prefix_cache()
         gc.collect()
-        gc.freeze()  # a collection that walks through models and libraries takes a third of a step's seconds
+        # Otherwise full collections take a third of a step's time.
+        gc.freeze()
 
     def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:
         order = [self._speculative, self._plain][:: 1 if speculative_first else -1]
@@ -179,11 +166,8 @@ class _Bench:
 
         before = engine.stats()
         episodes = asyncio.run(play())
-        return episodes, _cost(engine.stats() - before)
-
-
-def _cost(stats: EngineStats) -> Cost:
-    return Cost(**{field.name: getattr(stats, field.name) for field in fields(Cost)})
+        spent = engine.stats() - before
+        return episodes, Cost(**{field.name: getattr(spent, field.name) for field in fields(Cost)})
 
 
 def _tokens(episode: Episode) -> list[tuple[int, ...]]:

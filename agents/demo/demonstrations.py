@@ -1,9 +1,7 @@
-"""Dialogues to warm-start the demo policy on, most of them wrong on purpose.
+"""Dialogues on which the demo policy is warm-started, most of them wrong on purpose.
 
-They teach the form of a dialogue, and leave to reinforcement learning which
-way of calculating pays. Invariant: a right demonstration scores 1 in the
-environment and any other 0, and each is an episode of the project's own loop,
-so its tokens are exactly those that a rollout would have.
+They teach the dialogue format and leave the right way to calculate to reinforcement learning. Invariant: a right
+demonstration scores 1 and any other 0. Each is played by ``rollout``, so its tokens are exactly a rollout's.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import asyncio
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -22,8 +20,8 @@ from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.envs import Env, Limits, Task, ToolCall, make
 
-SPLIT = "warm-start"
-"""Split of the demonstrations' tasks; training uses another one."""
+SPLIT = "warm-start"  #: split of the demonstrations' tasks, not used for training
+#: environment of the tiny policy's training, as in ``configs/demo.yaml``
 ENV_KWARGS: Mapping[str, Any] = {
     "tool_format": "compact",
     "system_prompt": "",
@@ -33,37 +31,24 @@ ENV_KWARGS: Mapping[str, Any] = {
     "long_numbers": 10,
     "limits": {"max_turns": 12, "max_turn_tokens": 16},
 }
-"""Settings of the environment that the tiny policy is trained in, as ``configs/demo.yaml`` has them."""
 _OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
 
 class Kind(StrEnum):
-    """How a demonstration calculates."""
-
-    RIGHT = "right"
-    """Products first, then sums, and the value as the answer."""
-    LEFT_TO_RIGHT = "left_to_right"
-    """From left to right, where that gives another value."""
-    EARLY = "early"
-    """Right, but the last result is given as the answer before all operations are done."""
+    RIGHT = "right"  #: products first, then sums; the value is the answer
+    LEFT_TO_RIGHT = "left_to_right"  #: left to right, where that changes the value
+    EARLY = "early"  #: right so far, but answers with an intermediate result
 
 
-SHARES = {Kind.RIGHT: 0.30, Kind.LEFT_TO_RIGHT: 0.15, Kind.EARLY: 0.55}
-"""How many of the demonstrations are of each kind."""
+SHARES = {Kind.RIGHT: 0.30, Kind.LEFT_TO_RIGHT: 0.15, Kind.EARLY: 0.55}  #: fraction of each kind
 
 
 class Demonstration(NamedTuple):
-    """One dialogue."""
-
     kind: Kind
-    """How it calculates."""
     episode: Episode
-    """What the loop recorded."""
 
 
 class Operation(NamedTuple):
-    """One call of the calculator."""
-
     expression: str
     result: int
 
@@ -75,7 +60,7 @@ def demonstrations(
 
     Args:
         seed: Seed of kinds and tasks; the same seed gives the same dialogues.
-        env_kwargs: Settings of the arithmetic environment; training plays the same with other tasks.
+        env_kwargs: Settings of the arithmetic environment.
     """
     settings = {**env_kwargs, "limits": Limits(**env_kwargs["limits"]), "split": SPLIT}
     env = make("turntree/Arithmetic-v0", **settings)
@@ -83,17 +68,16 @@ def demonstrations(
 
 
 def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
-    """The calls that evaluate ``expression``, one operation each.
+    """Return the calls that evaluate ``expression``, one operation each.
 
     Args:
-        expression: Numbers with ``+``, ``-`` or ``*`` between them.
-        precedence: Products first; otherwise from left to right.
+        expression: Numbers separated by ``+``, ``-`` or ``*``.
+        precedence: Whether products come first; otherwise left to right.
 
-    Example:
-        >>> [call.expression for call in operations("2+3*4-1")]
-        ['3*4', '2+12', '14-1']
-        >>> [call.expression for call in operations("2+3*4-1", precedence=False)]
-        ['2+3', '5*4', '20-1']
+    >>> [call.expression for call in operations("2+3*4-1")]
+    ['3*4', '2+12', '14-1']
+    >>> [call.expression for call in operations("2+3*4-1", precedence=False)]
+    ['2+3', '5*4', '20-1']
     """
     numbers = [int(number) for number in re.findall(r"\d+", expression)]
     operators = re.findall(r"[-+*]", expression)
@@ -108,7 +92,7 @@ def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
 
 
 async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random) -> list[Demonstration]:
-    tasks = _tasks(env, rng)
+    tasks = map(env.task, itertools.count(rng.randrange(2**31)))
     kinds = rng.choices(list(SHARES), list(SHARES.values()), k=count)
     played = []
     for kind in kinds:
@@ -125,11 +109,6 @@ async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random) ->
         played.append(Demonstration(kind, await rollout(env, engine, renderer, task=task)))
     env.close()
     return played
-
-
-def _tasks(env: Env, rng: random.Random) -> Iterator[Task]:
-    first = rng.randrange(2**31)
-    return map(env.task, itertools.count(first))
 
 
 def _calls(task: Task, kind: Kind, rng: random.Random) -> list[Operation]:

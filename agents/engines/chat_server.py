@@ -1,12 +1,10 @@
 """``ChatServer``: a client of any server with OpenAI's chat completions, messages in, messages out.
 
-All that such servers share is text: no token ids, no log-probabilities, no
-drafts. So this is not an ``Engine``; ``chat_rollout`` plays with it, for
-evaluation only.
+Such servers have only text in common: no token ids, no log-probabilities, no drafts. So this is not an
+``Engine``; only ``chat_rollout`` uses it, for evaluation.
 
-Invariant: a turn is the server's one whole answer. Requests are sent again only
-if none was given: no connection, too many requests, a server that is not ready.
-An answer that the server cut off, that is late or endless is an error, no turn.
+A turn is one complete answer of the server. Requests are retried only if there was none: no connection, too
+many requests, a server that is not ready. An answer that is cut off, late or endless is an error, not a turn.
 """
 
 from __future__ import annotations
@@ -26,59 +24,49 @@ from turntree.envs.data.json_files import parse_json
 from turntree.envs.message import ToolCall
 
 _KEY = "OPENAI_API_KEY"
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses after which a request is sent again."""
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})  #: statuses after which a request is retried
 _LONGEST_WAIT = 60.0
 _FULL = re.compile(r"context.?(length|window|size)|prompt is too long|too many (input |prompt )?tokens", re.IGNORECASE)
+#: finish reasons of a turn that the policy ended, as named by OpenAI, vLLM, SGLang, Together, TGI and Anthropic
 _WHOLE = frozenset({"stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn"})
-"""Finish reasons of a turn that the policy ended, as OpenAI, vLLM, SGLang, Together, TGI and Anthropic say it."""
+#: finish reasons of a turn that hit a limit (``repetition`` is vLLM's); any other ("abort", "error") is a failure
 _CUT = frozenset({"length", "max_tokens", "model_length", "repetition"})
-"""Those of a turn that a limit ended, ``repetition`` one of vLLM's. Any other ("abort", "error") ends no turn."""
-_TOKEN_BYTES = 1 << 10
-"""Bytes of a token: the longest have 128 characters, which JSON may escape with six bytes each."""
-_BESIDE_BYTES = 1 << 20
-"""Bytes of an answer beside its tokens."""
-_MOST_BYTES = 1 << 26
-"""Bytes of any answer."""
-_SEEDS = 2**31
-"""Seeds are sent below this: some servers store them in 32 bits."""
+_TOKEN_BYTES = 1 << 10  #: bytes per token: the longest have 128 characters, which JSON may escape with six bytes each
+_BESIDE_BYTES = 1 << 20  #: bytes of an answer besides its tokens
+_MOST_BYTES = 1 << 26  #: bytes of any answer
+_SEEDS = 2**31  #: seeds are sent modulo this number, since some servers store 32 bits
+#: the only argument of a call whose arguments are not a JSON object; no tool has it, so the policy sees an error
 UNREADABLE = "unreadable_arguments"
-"""The one argument of a call whose arguments are not a JSON object: no tool takes it, so the policy sees an error."""
 
 
 class ServerRefused(AgentError):
-    """The server refused a request, or its answer cannot be read."""
+    """The server refused a request, or sent an answer that cannot be read."""
 
 
 class ContextFull(ServerRefused):
-    """The dialogue no longer fits the model's context."""
+    """The dialogue no longer fits into the model's context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTurn:
-    """The server's answer."""
-
-    content: str
-    """The text, without the tool calls that the server has parsed."""
-    calls: tuple[ToolCall, ...]
-    """Tool calls that the server has parsed."""
+    content: str  #: text without the tool calls that the server has parsed
+    calls: tuple[ToolCall, ...]  #: tool calls that the server has parsed
     finish_reason: FinishReason
-    """Why it stopped."""
 
 
 class ChatServer:
     """A client that requests the next message of a dialogue. Use it in one event loop, as a context manager.
 
     >>> async with ChatServer("http://localhost:8000/v1") as server:  # doctest: +SKIP
-    ...     turn = await server.say(messages, Sampling(max_tokens=64))
+    ...     turn = await server.complete(messages, Sampling(max_tokens=64))
 
     Args:
-        base_url: As OpenAI's clients take it, up to ``/v1`` or its equivalent; a bare host gets ``/v1``.
-        model: Name of the model there; ``None`` takes the only one.
-        key: Sent as bearer token; ``None`` takes ``OPENAI_API_KEY``, and without it none is sent.
-        seconds: Time limit of a turn, with all its tries and the waits between them.
-        tries: Most times that a request is sent.
-        first_wait: Seconds before the second try, doubled at each; a server's ``Retry-After`` is obeyed.
+        base_url: URL up to ``/v1`` or its equivalent; a bare host gets ``/v1``.
+        model: Name of the model on the server; ``None`` takes the only one.
+        key: Bearer token; ``None`` reads ``OPENAI_API_KEY``.
+        seconds: Time limit of a turn, including all retries and waits.
+        tries: Maximum number of attempts per request.
+        first_wait: Seconds before the second attempt, doubled for each further one; ``Retry-After`` takes precedence.
         transport: An ``httpx`` transport, for tests.
 
     Raises:
@@ -104,8 +92,7 @@ class ChatServer:
         if urlsplit(base_url).scheme not in ("http", "https"):
             raise ServerRefused(f"expected a URL such as http://localhost:8000/v1, got {base_url!r}")
         self.base_url = base_url.rstrip("/") + ("" if urlsplit(base_url).path.strip("/") else "/v1")
-        self.model = model or ""
-        """Name of the model; known once the server was reached."""
+        self.model = model or ""  #: set on entry if the caller did not name one
         self._httpx = httpx
         self._seconds, self._tries, self._first_wait = seconds, tries, first_wait
         self._limit, self._seeds = "max_tokens", True
@@ -130,19 +117,19 @@ class ChatServer:
     ) -> None:
         await self._client.aclose()
 
-    async def say(
+    async def complete(
         self, messages: Sequence[Mapping[str, Any]], sampling: Sampling, *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> ChatTurn:
-        """The next message of the dialogue.
+        """Return the next message of the dialogue.
 
         Args:
-            sampling: Temperature, top-p, penalties, most tokens and seed; no seed is sent to a server that has none.
+            sampling: Temperature, top-p, penalties, maximum tokens and seed; servers without seeds get none.
             tools: OpenAI tool schemas.
 
         Raises:
             ValueError: If ``sampling`` has a parameter that chat completions do not have.
             ContextFull: If the dialogue is too long.
-            ServerRefused: If the server refused, did not answer in time, or did not end the turn in a normal way.
+            ServerRefused: If the server refused, did not answer in time, or did not end the turn normally.
         """
         body = {"model": self.model, "messages": list(messages), **_fields(sampling)}
         if tools:
@@ -155,7 +142,6 @@ class ChatServer:
             raise ServerRefused(f"expected a chat completion with one choice, got {str(reply)[:300]}") from error
 
     async def _find(self) -> None:
-        """Check that the server answers, and find its model."""
         status, text = await self._send("GET", "/models", None, most=_MOST_BYTES, until=self._deadline())
         if status in (404, 405) and self.model:  # not every server lists its models
             return
@@ -168,11 +154,12 @@ class ChatServer:
         if self.model:
             return
         if len(names) != 1:
-            raise ServerRefused(f"name one of the server's models with --model; it has {', '.join(names) or 'none'}")
+            known = ", ".join(names) or "none"
+            raise ServerRefused(f"expected --model to name one of the server's models; the server has {known}")
         self.model = names[0]
 
     async def _ask(self, body: dict[str, Any], sampling: Sampling) -> Any:
-        """The reply; a refused parameter is renamed or left out if the policy's distribution stays the same."""
+        # A refused parameter is renamed or left out, as long as the policy's distribution stays the same.
         until = self._deadline()
         most = min(_BESIDE_BYTES + _TOKEN_BYTES * sampling.max_tokens, _MOST_BYTES)
         while True:
@@ -200,11 +187,6 @@ class ChatServer:
         return asyncio.get_running_loop().time() + self._seconds
 
     async def _send(self, method: str, path: str, body: Any, *, most: int, until: float) -> tuple[int, str]:
-        """Status and text of the answer to the last of ``tries``, which has at most ``most`` bytes.
-
-        Args:
-            until: Time of the event loop that no try and no wait exceeds: httpx bounds each read alone.
-        """
         wait, now = self._first_wait, asyncio.get_running_loop().time
         for left in range(self._tries - 1, -1, -1):
             try:
@@ -215,8 +197,8 @@ class ChatServer:
                     text = await self._read(reply, most)
             except (TimeoutError, self._httpx.TimeoutException) as error:
                 raise ServerRefused(
-                    f"{self.base_url} did not answer {method} {path} in time, which is {self._seconds:g} s with all "
-                    f"tries: {error!r}"
+                    f"{self.base_url} did not answer {method} {path} within {self._seconds:g} s, all tries included: "
+                    f"{error!r}"
                 ) from error
             except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
                 if left and body is not None and now() + wait < until:
@@ -239,8 +221,8 @@ class ChatServer:
             data += piece
             if len(data) > most:
                 raise ServerRefused(
-                    f"{reply.request.method} {reply.request.url}: expected an answer of at most {most:,} bytes, which "
-                    "is more than the tokens asked for can take, got more; is that a server of chat completions?"
+                    f"{reply.request.method} {reply.request.url}: expected an answer of at most {most:,} bytes, more "
+                    "than the requested tokens can take, got more; is this a server of chat completions?"
                 )
         return data.decode(reply.encoding or "utf-8", "replace")
 
@@ -249,9 +231,9 @@ class ChatServer:
         if status in (401, 403):
             advice = f"; set {_KEY} to a key that the server takes"
         elif status == 404:
-            advice = "; is that the URL up to /v1, and the model's name there?"
+            advice = "; is this the URL up to /v1, and the model's name on the server?"
         elif "tool" in text:
-            advice = "; if the server cannot read tool calls, let the policy write them: --tool-calls text"
+            advice = "; if the server cannot parse tool calls, let the policy write them as text: --tool-calls text"
         return ServerRefused(f"{method} {self.base_url}{path} was answered {status}: {text[:500]}{advice}")
 
 
@@ -259,7 +241,7 @@ def _fields(sampling: Sampling) -> dict[str, Any]:
     plain = Sampling()
     for name in ("top_k", "min_p", "repetition_penalty", "top_logprobs", "stop_token_ids"):
         if getattr(sampling, name) != getattr(plain, name):
-            raise ValueError(f"chat completions have no {name}, got {getattr(sampling, name)}; leave it out")
+            raise ValueError(f"chat completions have no {name}, got {getattr(sampling, name)}; leave {name} out")
     fields: dict[str, Any] = {"temperature": sampling.temperature}
     for name in ("top_p", "presence_penalty", "frequency_penalty"):
         if getattr(sampling, name) != getattr(plain, name):
@@ -270,11 +252,11 @@ def _fields(sampling: Sampling) -> dict[str, Any]:
 def _turn(choice: Mapping[str, Any]) -> ChatTurn:
     message, reason = choice["message"], choice.get("finish_reason")
     if reason == "content_filter":
-        raise ServerRefused("the server's content filter cut the turn off, so it is not the policy's")
+        raise ServerRefused("the server's content filter cut the turn off, so the turn is not the policy's")
     if reason not in _WHOLE | _CUT:
         raise ServerRefused(
-            f"the server did not end the turn (finish_reason {reason!r:.40}), so it is not the policy's; expected "
-            f"one of {', '.join(sorted(_WHOLE | _CUT))}; the server's log may say why"
+            f"the server did not end the turn (finish_reason {reason!r:.40}), so the turn is not the policy's; "
+            f"expected one of {', '.join(sorted(_WHOLE | _CUT))}; the server's log may tell why"
         )
     return ChatTurn(
         content=message.get("content") or "",

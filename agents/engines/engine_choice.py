@@ -1,4 +1,4 @@
-"""Engines that a command can start, by name. Each is imported only when it is chosen."""
+"""Engines that a command can start, by name. Each engine is imported only when it is chosen."""
 
 from __future__ import annotations
 
@@ -16,58 +16,49 @@ if TYPE_CHECKING:
 
 
 class EngineName(StrEnum):
-    """The program that runs the model."""
-
-    LOCAL = "local"
-    """PyTorch in this process."""
-    VLLM = "vllm"
-    """vLLM, started here or reached at a URL."""
-    SGLANG = "sglang"
-    """SGLang, started here or reached at a URL."""
-    OPENAI = "openai"
-    """Any server of chat completions, reached at a URL; text only."""
+    LOCAL = "local"  #: PyTorch in this process
+    VLLM = "vllm"  #: started here or reached at a URL
+    SGLANG = "sglang"  #: started here or reached at a URL
+    OPENAI = "openai"  #: any server of chat completions at a URL; text only
 
 
 class ToolCalls(StrEnum):
-    """The side that parses tool calls in a chat server's answer."""
+    """Which side parses tool calls in a chat server's answer."""
 
-    NATIVE = "native"
-    """The server: it is given the tools' schemas, and answers with calls."""
-    TEXT = "text"
-    """The environment: the tools are described in the system message, and the policy writes calls as text."""
+    NATIVE = "native"  #: the server: it receives the tools' schemas and returns calls
+    TEXT = "text"  #: the environment: the system message describes the tools, and the policy writes calls as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """An engine and the options that it is started with."""
+    """An engine and its start options."""
 
     name: EngineName
-    """Which engine."""
     model: str
     """Model directory or Hugging Face id."""
     max_batch: int
-    """Requests that run at the same time."""
+    """Maximum concurrent requests."""
     max_context: int
-    """Most tokens of prompt and response."""
+    """Maximum tokens of prompt and response."""
     speculate: bool = True
-    """Whether turns are drafted from earlier ones."""
+    """Whether to draft turns from earlier ones."""
     forest: ForestConfig | None = None
-    """Settings of the store that they are drafted from, of an engine that is started here; ``None``: the defaults."""
+    """Settings of the draft store of an engine started here; ``None`` takes the defaults."""
     device: str = "cpu"
     """Torch device."""
     dtype: str = "auto"
     """Dtype of weights and activations; see ``precision`` for ``auto``."""
     base_url: str | None = None
-    """URL of a server that runs already; ``None`` starts the engine."""
+    """URL of a running server; ``None`` starts the engine."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of vLLM or SGLang, if they are started here."""
+    """Further arguments of vLLM or SGLang, if started here."""
 
     @property
     def precision(self) -> str:
-        """``dtype``, with ``auto`` resolved: the model's own (``auto``) with vLLM or SGLang on a GPU, else float32.
+        """The dtype, with ``auto`` resolved to float32 except for vLLM or SGLang on a GPU.
 
-        On the CPU vLLM's own ``auto`` rounds a model of float32 to bfloat16, in which near ties fall otherwise when
-        tokens are computed in other batches.
+        On the CPU vLLM's own ``auto`` rounds a float32 model to bfloat16, where near ties resolve differently depending
+        on the batch.
         """
         if self.dtype != "auto" or self.base_url is not None:
             return self.dtype
@@ -75,14 +66,15 @@ class EngineChoice:
             return "float32"
         import torch
 
-        return "auto" if torch.cuda.device_count() else "float32"  # asks the driver, and initialises no device
+        # device_count asks the driver and initialises no device.
+        return "auto" if torch.cuda.device_count() else "float32"
 
 
 def parsed_engine_args(engine: EngineName, text: str | None, *, base_url: str | None = None) -> dict[str, Any]:
-    """The engine's further arguments.
+    """Parse ``--engine-args``.
 
     Raises:
-        UsageError: If they are no JSON object, or there is nothing that takes them.
+        UsageError: If the text is not a JSON object, or the engine takes no arguments.
     """
     from turntree.agents.errors import UsageError
     from turntree.envs.data.json_files import parse_json
@@ -90,9 +82,9 @@ def parsed_engine_args(engine: EngineName, text: str | None, *, base_url: str | 
     if text is None:
         return {}
     if engine not in _SERVED:
-        raise UsageError(f"--engine-args are of vLLM or SGLang; --engine {engine} has none")
+        raise UsageError(f"--engine-args apply to vLLM or SGLang; --engine {engine} takes none")
     if base_url is not None:
-        raise UsageError("--engine-args are of an engine that is started here; --base-url names one that runs")
+        raise UsageError("--engine-args apply to an engine started here; --base-url names a running one")
     try:
         given = parse_json(text)
     except ValueError as error:
@@ -103,7 +95,7 @@ def parsed_engine_args(engine: EngineName, text: str | None, *, base_url: str | 
 
 
 def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | ChatServer]:
-    """The chosen engine or chat server, as ``open_engine``.
+    """Return the chosen engine or chat server as a context manager, as ``open_engine`` does.
 
     Raises:
         UsageError: If a chat server has no URL.
@@ -112,33 +104,28 @@ def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | Ch
     if choice.name is not EngineName.OPENAI:
         return open_engine(choice)
     from turntree.agents.engines.chat_server import ChatServer
+    from turntree.agents.errors import UsageError
 
-    return ChatServer(_needed_url(choice), model=choice.model or None)
+    if choice.base_url is None:
+        raise UsageError(f"--engine {choice.name} needs --base-url, for example http://localhost:8000/v1")
+    return ChatServer(choice.base_url, model=choice.model or None)
 
 
 def open_engine(choice: EngineChoice) -> AbstractAsyncContextManager[Engine]:
-    """The chosen engine, started on entry and stopped on exit.
+    """Return the chosen engine as a context manager that starts and stops it.
 
     Raises:
-        UsageError: If the engine has no servers and a URL was given, or if it gives text only.
+        UsageError: If the engine has no servers and a URL was given, or if it returns only text.
         MissingExtra: On entry, if the engine's packages are not installed.
         ValueError: On entry, if the model cannot be run with these options.
     """
     from turntree.agents.errors import UsageError
 
     if choice.name not in _OPENERS:
-        raise UsageError(f"--engine {choice.name} gives text alone, expected one of {', '.join(_OPENERS)}")
+        raise UsageError(f"--engine {choice.name} returns only text, expected one of {', '.join(_OPENERS)}")
     if choice.base_url is not None and choice.name not in _SERVED:
         raise UsageError(f"--base-url goes with --engine {' or '.join(_SERVED)}, got --engine {choice.name}")
     return _OPENERS[choice.name](choice)
-
-
-def _needed_url(choice: EngineChoice) -> str:
-    if choice.base_url is None:
-        from turntree.agents.errors import UsageError
-
-        raise UsageError(f"--engine {choice.name} needs --base-url, for example http://localhost:8000/v1")
-    return choice.base_url
 
 
 @asynccontextmanager
@@ -215,11 +202,9 @@ async def _open_sglang(choice: EngineChoice) -> AsyncIterator[Engine]:
         yield engine
 
 
-_SERVED = (EngineName.VLLM, EngineName.SGLANG)
-"""Engines that can run as servers."""
+_SERVED = (EngineName.VLLM, EngineName.SGLANG)  #: engines that can run as servers
 _OPENERS: dict[EngineName, Callable[[EngineChoice], AbstractAsyncContextManager[Engine]]] = {
     EngineName.LOCAL: _open_local,
     EngineName.VLLM: _open_vllm,
     EngineName.SGLANG: _open_sglang,
 }
-"""The function that opens each engine."""

@@ -1,4 +1,4 @@
-"""An event loop on its own thread, for an asynchronous client that belongs to one loop and is used from many."""
+"""An event loop on its own thread, for an asynchronous client that many event loops share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_GRACE = 5.0
-"""Seconds in which cancelled work ends, or is given up."""
+_GRACE = 5.0  #: seconds that cancelled work may take to end
 
 
 class EventThread:
-    """Runs coroutines on its own thread until it is closed."""
-
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.new_event_loop()
@@ -23,7 +20,6 @@ class EventThread:
 
     @property
     def closed(self) -> bool:
-        """Whether the thread takes no more work."""
         return self._loop.is_closed()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -46,7 +42,7 @@ class EventThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run ``work`` and wait for nothing.
+        """Start ``work`` without waiting for it.
 
         Raises:
             RuntimeError: If the thread is closed.
@@ -55,7 +51,7 @@ class EventThread:
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Cancel what still runs, so that nobody waits for it for ever, and stop the thread. Closing twice is fine."""
+        """Cancel running work, so that its callers wake up, and stop the thread. May be called twice."""
         if not self.closed:
             self.call(_cancel_others())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -65,7 +61,7 @@ class EventThread:
     def _refuse_if_closed(self, work: Coroutine[Any, Any, T]) -> None:
         if self.closed:
             work.close()
-            raise RuntimeError(f"{self._name} is closed; make a new one")
+            raise RuntimeError(f"{self._name} is closed; create a new one")
 
 
 async def _cancel_others() -> None:

@@ -1,14 +1,12 @@
 """Exactness monitors: z-scores that test during a run whether rollouts follow the policy's distribution.
 
-Every turn brings the sums that its engine took while sampling; a step's turns
-give the z-scores of ``spec_tree.monitor``, both near N(0, 1) if all is exact.
+Engines return the sums of ``spec_tree.rules.monitor`` with every turn. A step's turns give two z-scores, both
+near N(0, 1) if the rollouts are exact.
 
-Turns that replay tokens that the policy was trained on (level C) are monitored
-separately: the policy depends on the tokens, so their scores need not stay near
-0, though a fault shows in them as well. Turns with lenience (level D) are biased
-by design and are left out. So are turns requested again with the same seed in
-the same step or the next one, as by an episode that is tried again, or verified again
-after an update: a store that has seen them once drafts them from their own noise.
+Turns that replay tokens that the policy was trained on (level C) have their own scores: the policy depends on the
+tokens, so these may drift from 0, although faults show in them as well. Turns with lenience (level D) are
+biased by design and left out. So are turns that use a seed again within two steps, in a retried episode or
+re-verified after an update: the store has seen their tokens and drafts them from their own noise.
 """
 
 from __future__ import annotations
@@ -23,17 +21,16 @@ from turntree.spec_tree.rules.monitor import MonitorSums
 
 logger = logging.getLogger(__name__)
 
-ALARM = 4.0
-"""Absolute z-score above which a warning is logged: by chance once in 16,000 steps."""
+ALARM = 4.0  #: absolute z-score above which a warning is logged; by chance once in 16,000 steps
 _GROUPS = {Level.A: "exact", Level.B: "exact", Level.C: "trained_turns"}
 _EXPLANATIONS = {
     "exact": "rollouts may not follow the policy's distribution",
-    "trained_turns": "expected to some degree of turns that the policy was trained on; compare with earlier steps",
+    "trained_turns": "to some degree expected where the policy was trained on replayed turns; compare earlier steps",
 }
 
 
 class Monitors:
-    """Sums over turns, and their z-scores once a step. Threads may share it."""
+    """Sums over turns and their z-scores once per step. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +39,7 @@ class Monitors:
         self._last_seeds: set[int] = set()
 
     def first_use(self, seed: int | None) -> bool:
-        """Whether noise of ``seed`` was used neither in this step nor in the last one; without a seed it always is."""
+        """Return whether ``seed`` is new in this and the last step; always true without a seed."""
         with self._lock:
             new = seed not in self._seeds and seed not in self._last_seeds
             if seed is not None:
@@ -50,7 +47,7 @@ class Monitors:
             return new
 
     def add(self, turns: Iterable[Completion]) -> None:
-        """Add the sums of turns."""
+        """Add the sums of turns; turns with lenience are ignored."""
         with self._lock:
             for turn in turns:
                 group = _GROUPS.get(Level(worst_level(turn.levels)))
@@ -58,8 +55,7 @@ class Monitors:
                     self._sums[group] = self._sums.get(group, MonitorSums()) + _sums(turn)
 
     def close_step(self) -> dict[str, float]:
-        """The z-scores since the last call; a warning names each that is further from 0 than
-        ``ALARM``. The sums start anew."""
+        """Return the z-scores since the last call, warn about those beyond ``ALARM``, and reset the sums."""
         with self._lock:
             sums, self._sums = self._sums, {}
             self._last_seeds, self._seeds = self._seeds, set()
@@ -71,8 +67,7 @@ class Monitors:
         return scores
 
     def scores(self) -> dict[str, float]:
-        """The z-scores since the last ``close_step``, as ``exactness/<group>_<monitor>_z``; those without data are
-        left out."""
+        """Return the z-scores since ``close_step`` as ``exactness/<group>_<monitor>_z``, except those without data."""
         with self._lock:
             sums = dict(self._sums)
         return _scores(sums)
@@ -88,12 +83,5 @@ def _scores(sums: Mapping[str, MonitorSums]) -> dict[str, float]:
 
 
 def _sums(turn: Completion) -> MonitorSums:
-    draft = turn.draft
-    return MonitorSums(
-        accepted=draft.matched,
-        expected=draft.expected,
-        variance=draft.variance,
-        surprise=draft.surprise,
-        entropy=draft.entropy,
-        entropy_variance=draft.entropy_variance,
-    )
+    same = ("expected", "variance", "surprise", "entropy", "entropy_variance")
+    return MonitorSums(accepted=turn.draft.matched, **{name: getattr(turn.draft, name) for name in same})

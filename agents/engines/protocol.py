@@ -1,8 +1,7 @@
 """The protocol of every engine: token ids in, token ids out.
 
-An engine never sees text. ``state`` names the dialogue state for the drafter;
-an engine without speculation ignores it. A draft is a draft that saves passes and
-changes nothing else.
+An engine never sees text. ``state`` names the dialogue state for the drafter; an engine without speculation
+ignores it. A draft only saves passes.
 """
 
 from __future__ import annotations
@@ -22,12 +21,9 @@ from turntree.spec_tree import DialogueState
 class FinishReason(StrEnum):
     """Why the engine stopped."""
 
-    STOP = "stop"
-    """A stop token was sampled, the last token of the completion; or whoever watched the turn ended it."""
-    LENGTH = "length"
-    """``max_tokens`` or the context ran out."""
-    ABORT = "abort"
-    """The request was aborted."""
+    STOP = "stop"  #: a stop token was sampled (the last token), or ``watch`` ended the turn
+    LENGTH = "length"  #: ``max_tokens`` or the context ran out
+    ABORT = "abort"  #: the request was aborted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,26 +31,25 @@ class Sampling:
     """Sampling parameters. Names and meanings follow vLLM's ``SamplingParams``."""
 
     temperature: float = 1.0
-    """0 is greedy; below 1e-4 float32 cannot hold what is drawn from."""
+    """0 is greedy; positive values below 1e-4 are refused, since float32 cannot hold the distribution."""
     top_p: float = 1.0
     """Nucleus mass, in (0, 1]."""
     top_k: int = -1
     """Number of tokens kept; -1 keeps all."""
     min_p: float = 0.0
-    """Tokens below this share of the most probable token's probability are excluded, in [0, 1]; 0 keeps all."""
+    """Minimum probability relative to the most probable token, in [0, 1]; 0 keeps all."""
     repetition_penalty: float = 1.0
-    """Logits of tokens in the prompt or the turn so far are divided by it if positive, else multiplied; in
-    [0.01, 100]."""
+    """Divides positive, multiplies other logits of tokens in the prompt or the turn; in [0.01, 100]."""
     presence_penalty: float = 0.0
-    """Taken from the logit of each token that the turn has already, in [-2, 2]."""
+    """Subtracted from the logit of each token that the turn already has, in [-2, 2]."""
     frequency_penalty: float = 0.0
-    """Taken from a token's logit for each time that the turn has it already, in [-2, 2]."""
+    """Subtracted from a token's logit for each occurrence in the turn, in [-2, 2]."""
     max_tokens: int = 256
-    """Most tokens sampled."""
+    """Maximum tokens sampled."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the turn."""
     seed: int | None = None
-    """With a seed the noise depends on seed, position and token alone; without one it is fresh."""
+    """With a seed the noise depends only on seed, position and token; without one it is fresh."""
     top_logprobs: int = 0
     """Most probable tokens recorded at each position, after all transforms; 0 records none."""
 
@@ -87,54 +82,52 @@ class TurnRequest:
     prompt_ids: Sequence[int]
     """Token ids, shape (prompt,)."""
     sampling: Sampling
-    """Sampling parameters."""
     _: KW_ONLY
     state: DialogueState | None = None
-    """The dialogue state, by which the store of drafts is keyed; ``None`` keys it by the tokens alone."""
+    """Dialogue state that keys the draft store; ``None`` keys it by the tokens alone."""
     draft: Sequence[int] = ()
-    """The caller's draft of the turn, verified first, in one pass where it fits. It never changes what is sampled.
-    With a seed and a turn that was sampled with the same seed this is seeded replay."""
+    """Turn-level draft: the caller's proposal for the turn, verified first, in one pass where it fits.
+
+    It never changes what is sampled. A turn that was sampled with the same seed makes this seeded replay."""
     precomputed_for: int = 0
-    """The later training step that the turn is precomputed for, 0 for one that is needed now. It uses an idle
-    slot, and is aborted with its tokens so far when the slot is needed; with vLLM and SGLang through ``IdleSlots``."""
+    """Later training step that the turn is precomputed for, 0 if it is needed now.
+
+    It uses an idle slot and is aborted, keeping its tokens so far, when the slot is needed; with vLLM and SGLang
+    through ``IdleSlots``."""
     reuse: bool = True
-    """Whether the turn may begin with a stored one, and be stored to begin later ones; a validation's may not."""
+    """Whether the turn may begin with a stored one and be stored itself; ``False`` in validation."""
     sample: int = 0
-    """Number of the episode among those of its task in a training step of verl; elsewhere 0. A turn begins only with a
-    stored one of the same number, so that which one does not depend on who asks first."""
+    """Index of the episode among its task's episodes in a training step of verl, else 0.
+
+    A turn begins only with a stored turn of the same number, so that the choice does not depend on which episode
+    asks first."""
     watch: Callable[[Sequence[int]], bool] | None = None
-    """Called with the tokens of each step as they are sampled, on the engine's thread, so that they can be shown at
-    once; ``True`` ends the turn after them. The local engine calls it, others show and end nothing early."""
+    """Called with the tokens of each step on the engine's thread; returning ``True`` ends the turn.
+
+    Only the local engine calls it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftStats:
     """Speculation counters of one request."""
 
-    verify_steps: int = 0
-    """Forward passes in which the request sampled tokens."""
-    drafted: int = 0
-    """Draft tokens that were verified."""
-    accepted: int = 0
-    """Draft tokens that the policy itself sampled."""
+    verify_steps: int = 0  #: forward passes in which the request sampled tokens
+    drafted: int = 0  #: draft tokens that were verified
+    accepted: int = 0  #: draft tokens that the policy itself sampled
+    #: positions at which the policy drew with at least one drafted child; here and in the next three fields without
+    #: positions of a caller's ``draft``, which may share the noise of the draw
     tested: int = 0
-    """Positions at which the policy drew with at least one drafted child. Positions of a caller's own
-    ``draft`` are left out here and in the two sums below: it may share the noise of the draw."""
-    matched: int = 0
-    """Tested positions where the policy drew one of the children."""
+    matched: int = 0  #: tested positions where the policy drew one of the children
+    #: sum over tested positions of the policy's mass m on the drafted children, after all transforms
     expected: float = 0.0
-    """Sum over those positions of the policy's mass m on the drafted children, after all transforms."""
-    variance: float = 0.0
-    """Sum over those positions of m (1 - m)."""
-    surprise: float = 0.0
-    """Sum over sampled tokens of -log p, after all transforms, nats."""
-    entropy: float = 0.0
-    """Sum over sampled tokens of the entropy of the distribution that drew them, nats."""
+    variance: float = 0.0  #: sum over tested positions of m (1 - m)
+    surprise: float = 0.0  #: sum over sampled tokens of -log p, after all transforms, nats
+    entropy: float = 0.0  #: sum over sampled tokens of the entropy of the distribution that drew them, nats
+    #: sum over sampled tokens of the variance of -log p under that distribution, nats squared
     entropy_variance: float = 0.0
-    """Sum over sampled tokens of the variance of -log p under that distribution, nats squared."""
 
     def untested(self) -> DraftStats:
-        """Without the sums about acceptance: of a store that has seen what the same noise drew, it tells nothing."""
+        """Return a copy without the acceptance sums, which say nothing if the store has seen the same noise."""
         return replace(self, tested=0, matched=0, expected=0.0, variance=0.0)
 
 
@@ -142,10 +135,9 @@ class DraftStats:
 class TopLogprobs:
     """The most probable tokens at each position, most probable first."""
 
-    ids: NDArray[np.int32]
-    """Token ids, shape (positions, k)."""
+    ids: NDArray[np.int32]  #: shape (positions, k)
+    #: natural logarithm, after all transforms, minus infinity if excluded, shape (positions, k)
     logprobs: NDArray[np.float32]
-    """Natural log-probabilities after all transforms, minus infinity for excluded tokens, shape (positions, k)."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TopLogprobs):
@@ -160,62 +152,50 @@ class TopLogprobs:
 class Completion:
     """One sampled turn."""
 
-    token_ids: tuple[int, ...]
-    """Sampled tokens, the stop token included, shape (tokens,)."""
+    token_ids: tuple[int, ...]  #: sampled tokens, including the stop token, shape (tokens,)
+    #: natural log-probability of each token under the policy at its temperature (1 if greedy), before top-k and top-p,
+    #: shape (tokens,)
     logprobs: tuple[float, ...]
-    """Natural log-probability of each token under the policy at its temperature, before top-k and
-    top-p (at temperature 0: at temperature 1), shape (tokens,)."""
     finish_reason: FinishReason
-    """Why the engine stopped."""
     draft: DraftStats = field(default_factory=DraftStats)
-    """Speculation counters."""
+    #: whether each token was drafted and accepted, shape (tokens,); empty if not reported
     accepted: tuple[bool, ...] = ()
-    """Whether each token was drafted and accepted, shape (tokens,); empty where the engine does not report it."""
-    cached_tokens: int = 0
-    """Prompt tokens whose keys and values were reused."""
-    weights_version: int = 0
-    """Version of the policy's weights that sampled the turn."""
+    cached_tokens: int = 0  #: prompt tokens whose keys and values were reused
+    weights_version: int = 0  #: version of the weights that sampled the turn
+    #: exactness, one letter per token: A exact given the policy, B exact since the replayed draft was never trained on,
+    #: C exact in the marginal only, D biased; empty: all A
     levels: str = ""
-    """Exactness of each token, one letter a token: A exact given the policy, B exact as the replayed draft was
-    never trained on, C exact in the marginal only, D biased; empty: all A."""
+    #: natural log-probability of each token under the distribution that drew it, after all transforms, shape (tokens,);
+    #: empty if not recorded
     behaviour_logprobs: tuple[float, ...] = ()
-    """Natural log-probability of each token under the distribution that drew it, after all transforms, shape
-    (tokens,); empty where not recorded."""
+    #: most probable tokens at each position, shape (tokens, k); ``None`` if not requested
     top: TopLogprobs | None = None
-    """The ``Sampling.top_logprobs`` most probable tokens at each token's position, shape (tokens, k);
-    ``None`` if not requested."""
+    #: weights version of each token, shape (tokens,); empty if all are of ``weights_version``
     versions: tuple[int, ...] = ()
-    """Version of the weights that sampled each token, shape (tokens,), or empty if ``weights_version`` did them all."""
+    #: tokens inserted without being sampled, shape (tokens,), empty if none: not trained on, log-probability 0
     forced: tuple[bool, ...] = ()
-    """Whether each token was put in without being sampled, shape (tokens,), or empty if none was. Nothing is learnt
-    from those; their log-probability is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
     """Scores of given tokens under the policy."""
 
+    #: natural log-probability of each token after all transforms, may be minus infinity, shape (tokens,)
     logprobs: tuple[float, ...]
-    """Natural log-probability of each token after all transforms, minus infinity possible, shape (tokens,)."""
+    #: most probable tokens at each position and after the last token, shape (tokens + 1, k); ``None`` if not requested
     top: TopLogprobs | None = None
-    """The most probable tokens at each position and after the last token, shape (tokens + 1, k);
-    ``None`` if not requested."""
+    #: as ``Completion.logprobs`` (before top-k and top-p), shape (tokens,); empty if equal to ``logprobs``
     policy_logprobs: tuple[float, ...] = ()
-    """Log-probability of each token as ``Completion.logprobs`` has it (before top-k and top-p), shape (tokens,);
-    empty: the same as ``logprobs``."""
+    #: entropy of the distribution of each token, after all transforms, nats, shape (tokens,); empty if not computed
     entropy: tuple[float, ...] = ()
-    """Entropy of the distribution at each token's position, after all transforms, nats, shape (tokens,); empty where
-    not computed."""
+    #: variance of -log p under that distribution, nats squared, shape (tokens,); empty if not computed
     entropy_variance: tuple[float, ...] = ()
-    """Variance of -log p under that distribution, nats squared, shape (tokens,); empty where not computed."""
     weights_version: int = 0
-    """Version of the policy's weights that scored."""
-    cached_tokens: int = 0
-    """Tokens whose keys and values were reused."""
+    cached_tokens: int = 0  #: tokens whose keys and values were reused
 
 
 def derive_seed(*parts: int) -> int:
-    """A seed in [0, 2**63) that depends on ``parts`` and their order alone.
+    """Return a seed in [0, 2**63) that depends only on ``parts`` and their order.
 
     >>> derive_seed(0, 1) == derive_seed(0, 1) != derive_seed(1, 0)
     True
@@ -239,5 +219,8 @@ class ScoringEngine(Engine, Protocol):
     async def score(
         self, prompt_ids: tuple[int, ...], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Log-probabilities of ``token_ids`` after ``prompt_ids`` under ``sampling``'s transforms, and the ``top``
-        most probable tokens at each position; a following ``generate`` finds the keys and values computed."""
+        """Score ``token_ids`` after ``prompt_ids`` under ``sampling``'s transforms.
+
+        Also returns the ``top`` most probable tokens at each position. A following ``generate`` reuses the computed
+        keys and values.
+        """

@@ -1,10 +1,8 @@
-"""Entries sent with a request into the processes of an external engine: state, seed and draft.
+"""Entries that a request carries into an external engine's processes: state, seed and draft.
 
-Each entry is optional and a JSON value, so that an engine in process and its
-server take the same. vLLM has them in ``SamplingParams.extra_args``, or over HTTP in
-``vllm_xargs``, which takes texts and numbers (``flat``); SGLang in ``custom_params``.
-
-Invariant: nothing here imports an engine, so that both ends can use it.
+Each entry is optional and a JSON value, so that an engine in process and its server take the same entries. vLLM
+takes them in ``SamplingParams.extra_args``, or over HTTP in ``vllm_xargs``, which takes strings and numbers only
+(``flat``). SGLang takes them in ``custom_params``.
 """
 
 from __future__ import annotations
@@ -16,24 +14,48 @@ from itertools import takewhile
 from typing import Any
 
 from turntree.agents.engines.protocol import TurnRequest
-from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
-DRAFT = "turntree_draft"
-"""Name of the caller's draft: token ids."""
-SEED = "turntree_seed"
-"""Name of the seed of all noise: an unsigned 64-bit integer, as text, since JSON readers may round it."""
-GIVEN = "turntree_given"
-"""Name of the number of tokens at the end of the prompt that are the first ones of the turn."""
-MOST = "turntree_most"
-"""Name of the greatest length of a verified again request's turn, in tokens."""
+KEY = "turntree_state"  #: the dialogue state, see ``to_wire``
+DRAFT = "turntree_draft"  #: the caller's draft: token ids
+SEED = "turntree_seed"  #: seed of all noise: an unsigned 64-bit integer, as a string, since JSON readers may round it
+GIVEN = "turntree_given"  #: number of tokens at the end of the prompt that are the first ones of the turn
+MOST = "turntree_most"  #: maximum length of a re-verified turn, in tokens
+#: marks a request whose given tokens are a draft: the policy's own tokens are drawn at their positions
 REVERIFIED = "turntree_reverified"
-"""Name of the mark of a request whose given tokens are a draft: the policy's own are drawn at their positions."""
-WORD = 1 << 64
-"""Number of possible seeds."""
+WORD = 1 << 64  #: number of possible seeds
 _MOST_TOKENS = 1 << 31
+
+
+def to_wire(state: DialogueState) -> dict[str, str]:
+    """Return the state as a flat mapping of strings; the hash is hexadecimal, since JSON readers may round it.
+
+    Example:
+        >>> to_wire(DialogueState(exact=255, task="7"))
+        {'exact': 'ff', 'task': '7', 'tools': '', 'env': ''}
+    """
+    return {"exact": f"{state.exact:x}", "task": state.task, "tools": state.tools, "env": state.env}
+
+
+def from_wire(values: Mapping[str, Any]) -> DialogueState:
+    """Read the mapping that ``to_wire`` returns.
+
+    Raises:
+        ValueError: If it is not such a mapping.
+    """
+    try:
+        texts = {name: values[name] for name in ("task", "tools", "env")}
+        exact = int(values["exact"], 16)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{KEY} must be a mapping as turntree.agents.engines.request_wire.to_wire returns: exact (hexadecimal), "
+            f"task, tools and env, got {values!r}"
+        ) from error
+    if not all(isinstance(text, str) for text in texts.values()) or not 0 <= exact < 1 << 64:
+        raise ValueError(f"{KEY} must hold texts and a 64-bit exact, got {values!r}")
+    return DialogueState(exact=exact, **texts)
 
 
 def request_entries(
@@ -44,13 +66,13 @@ def request_entries(
     given: int = 0,
     reverified: bool = False,
 ) -> dict[str, Any]:
-    """The entries of one request.
+    """Return the entries of one request.
 
     Args:
-        seed: Seed of the request's noise; taken modulo 2**64.
+        seed: Seed of the request's noise, taken modulo 2**64.
         draft: A draft of the turn, token ids, shape (tokens,).
         given: Tokens at the end of the prompt that are the first ones of the turn.
-        reverified: Whether these are a draft, at whose positions the policy's own tokens are drawn.
+        reverified: Whether the given tokens are a draft, at whose positions the policy's own tokens are drawn.
 
     Example:
         >>> request_entries(seed=-1, draft=(5, 7))
@@ -71,7 +93,7 @@ def request_entries(
 
 
 def turn_entries(request: TurnRequest, *, given: int, reverified: bool = False) -> dict[str, Any]:
-    """The entries of a turn's request; of a verified again one the draft stands in the prompt."""
+    """Return the entries of a turn's request; the draft of a re-verified turn is part of the prompt."""
     entries = request_entries(
         state=request.state,
         seed=request.sampling.seed,
@@ -79,16 +101,17 @@ def turn_entries(request: TurnRequest, *, given: int, reverified: bool = False) 
         given=given,
         reverified=reverified,
     )
-    return entries | ({MOST: request.sampling.max_tokens} if reverified else {})  # which its request does not sample
+    # A re-verifying request itself samples one token, so the turn's own limit travels separately.
+    return entries | ({MOST: request.sampling.max_tokens} if reverified else {})
 
 
 def flat(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """``entries`` with mappings and lists as JSON text; vLLM 0.24 takes no lists."""
+    """Return ``entries`` with mappings and lists as JSON text, since vLLM 0.24 takes no lists."""
     return {name: json.dumps(value) if isinstance(value, Mapping | list) else value for name, value in entries.items()}
 
 
 def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
-    """The state of a request, ``None`` if it has none; ``flat`` entries are read as well.
+    """Return the state of a request, ``None`` if it has none; reads ``flat`` entries as well.
 
     Raises:
         ValueError: If the entry is not a state.
@@ -98,21 +121,17 @@ def state_of(entries: Mapping[str, Any] | None) -> DialogueState | None:
 
 
 def turn_state(entries: Mapping[str, Any] | None, prompt_ids: Sequence[int]) -> DialogueState:
-    """The state by which a request's drafts are keyed: its own, or without a readable one its prompt.
-
-    Args:
-        prompt_ids: Token ids, shape (prompt,).
-    """
+    """Return the state that keys a request's drafts: its own, or its prompt (token ids) if it has no readable one."""
     try:
         state = state_of(entries)
     except (ValueError, RecursionError) as error:
-        logger.warning("a request's dialogue state cannot be read, so its prompt tokens are the key: %s", error)
+        logger.warning("a request's dialogue state cannot be read, so its prompt is used as the key: %s", error)
         state = None
     return state or DialogueState.from_tokens(prompt_ids)
 
 
 def seed_of(entries: Mapping[str, Any] | None) -> int | None:
-    """The seed of a request, in [0, 2**64), ``None`` if it has none.
+    """Return the seed of a request in [0, 2**64), ``None`` if it has none.
 
     Raises:
         ValueError: If the entry is not an integer.
@@ -122,26 +141,24 @@ def seed_of(entries: Mapping[str, Any] | None) -> int | None:
 
 
 def noise_seed(entries: Mapping[str, Any] | None) -> int | None:
-    """``seed_of`` inside an engine, whose step no request's entries may end: ``None`` if it cannot be read."""
+    # for use inside an engine's step, which no request's entries may crash
     try:
         return seed_of(entries)
     except (TypeError, ValueError, OverflowError) as error:
-        logger.warning("a request's seed is ignored, as it cannot be read: %s", error)
+        logger.warning("ignoring the seed of a request, which cannot be read: %s", error)
         return None
 
 
 def given_of(entries: Mapping[str, Any] | None) -> int:
-    """The number of tokens at the end of a request's prompt that are the first ones of its turn; 0 if unreadable."""
+    """Return how many tokens at the end of a request's prompt are the first ones of its turn; 0 if unreadable."""
     return _count(entries, GIVEN)
 
 
 def is_reverified(entries: Mapping[str, Any] | None) -> bool:
-    """Whether a request's given tokens, at least one, are a draft to be verified again."""
     return bool((entries or {}).get(REVERIFIED)) and given_of(entries) > 0
 
 
 def reverified_most(entries: Mapping[str, Any] | None) -> int:
-    """The greatest length of a verified again request's turn; 0 if unreadable."""
     return _count(entries, MOST)
 
 
@@ -152,13 +169,13 @@ def _count(entries: Mapping[str, Any] | None, name: str) -> int:
     except (TypeError, ValueError, OverflowError):
         count = -1
     if not 0 <= count < _MOST_TOKENS:
-        logger.warning("a request's entry %s is ignored, as it is no number of tokens: %.60r", name, value)
+        logger.warning("ignoring the entry %s of a request: expected a number of tokens, got %.60r", name, value)
         return 0
     return count
 
 
 def draft_of(entries: Mapping[str, Any] | None) -> list[int]:
-    """The draft of a request; empty if it has none; ``flat`` entries are read as well.
+    """Return the draft of a request, empty if it has none; reads ``flat`` entries as well.
 
     Raises:
         ValueError: If the entry is not a list of token ids.
@@ -168,7 +185,7 @@ def draft_of(entries: Mapping[str, Any] | None) -> list[int]:
 
 
 def turn_draft_of(entries: Mapping[str, Any] | None, vocabulary: int) -> list[int]:
-    """The draft of a request up to the first token that is not of a vocabulary of so many; empty if it cannot be read.
+    """Return the draft up to the first token outside of the vocabulary; empty if it cannot be read.
 
     >>> turn_draft_of({"turntree_draft": "[4, 5, 99, 6]"}, 10), turn_draft_of({"turntree_draft": "[1e999]"}, 10)
     ([4, 5], [])
@@ -176,6 +193,6 @@ def turn_draft_of(entries: Mapping[str, Any] | None, vocabulary: int) -> list[in
     try:
         tokens = draft_of(entries)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        logger.warning("a request's draft is ignored, as it cannot be read: %s", error)
+        logger.warning("ignoring the draft of a request, which cannot be read: %s", error)
         return []
     return list(takewhile(lambda token: 0 <= token < vocabulary, tokens))

@@ -1,9 +1,8 @@
-"""Replay of a given turn in one pass, for engines that process prompts.
+"""Re-verification of a turn-level draft in one pass, for engines that process prompts.
 
-The draft is given with the prompt, and the pass over both draws the policy's own
-token at each of its positions, by the turn's noise. They are the turn up to the
-first that differs from the draft; the rest is sampled as usual, after the tokens
-so far. The turn is the one that plain decoding with the same seed samples.
+The draft is appended to the prompt, and one pass over both draws the policy's own token at each position of the
+draft, from the turn's noise. These tokens are the turn up to the first one that differs from the draft. The rest
+is sampled as usual. The turn is the one that plain decoding samples with the same seed.
 """
 
 from __future__ import annotations
@@ -15,21 +14,18 @@ from itertools import takewhile
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TurnRequest
 from turntree.agents.engines.splice import join
 
-Judge = Callable[[TurnRequest], Awaitable[Completion | None]]
-"""Draws a token at each position of a request's ``draft``, as if all those before it had been sampled: a completion
-of as many tokens, or one that was aborted, with none. ``None`` if the engine drew nothing, as it cannot."""
+#: draws a token at each position of a request's ``draft``, as if all draft tokens before it had been sampled. The
+#: completion has as many tokens, or none if aborted; ``None`` if the engine cannot do it
+Reverify = Callable[[TurnRequest], Awaitable[Completion | None]]
+#: samples the rest of a turn whose first tokens (the second argument is their number) end the request's prompt
 Continue = Callable[[TurnRequest, int], Awaitable[Completion]]
-"""Samples the rest of a turn whose first tokens, so many, stand at the end of the request's prompt."""
 
 
 def reverifiable(request: TurnRequest, *, passes_from: int) -> bool:
-    """Whether one pass over the whole draft saves any, and draws what decoding draws.
+    """Return whether verifying the whole draft in one pass is valid here and saves passes.
 
-    Penalties depend on the tokens before, which a pass over a prompt does not count; and it records no most probable
-    tokens.
-
-    Args:
-        passes_from: Draft tokens that decoding verifies in one pass.
+    ``passes_from`` is the number of draft tokens that decoding verifies in one pass. Not valid with penalties, which
+    depend on earlier tokens that a pass over a prompt does not count, nor with recorded top tokens.
     """
     sampling = request.sampling
     penalised = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
@@ -38,18 +34,18 @@ def reverifiable(request: TurnRequest, *, passes_from: int) -> bool:
 
 
 def usable(request: TurnRequest) -> list[int]:
-    """The draft up to the turn's greatest length and its first stop token."""
+    """Return the draft up to the turn's token limit and its first stop token."""
     stops = request.sampling.stop_token_ids
     draft = [int(token) for token in request.draft[: request.sampling.max_tokens]]
-    return draft[: next((place + 1 for place, token in enumerate(draft) if token in stops), len(draft))]
+    return draft[: next((position + 1 for position, token in enumerate(draft) if token in stops), len(draft))]
 
 
-async def replay(request: TurnRequest, reverify: Judge, go_on: Continue) -> Completion:
-    """The turn of ``request``, its draft verified again in one pass, if the engine does so."""
+async def replay(request: TurnRequest, reverify: Reverify, continue_turn: Continue) -> Completion:
+    """Return the turn of ``request``, with its draft re-verified in one pass if the engine can do so."""
     turn_draft, sampling = usable(request), request.sampling
     drawn = await reverify(replace(request, draft=turn_draft))
     if drawn is None:
-        return await go_on(request, 0)
+        return await continue_turn(request, 0)
     if drawn.finish_reason is FinishReason.ABORT:
         return drawn
     same = shared(turn_draft, drawn.token_ids)
@@ -61,21 +57,18 @@ async def replay(request: TurnRequest, reverify: Judge, go_on: Continue) -> Comp
         return replace(head, finish_reason=FinishReason.LENGTH)
     whole = (*request.prompt_ids, *head.token_ids)
     rest = replace(request, prompt_ids=whole, draft=(), sampling=replace(sampling, max_tokens=left))
-    tail = await go_on(rest, len(head.token_ids))
+    tail = await continue_turn(rest, len(head.token_ids))
     if tail.weights_version != drawn.weights_version and tail.finish_reason is not FinishReason.ABORT:
-        # New weights wait for running requests, and between a turn's two none runs: a turn is of one policy.
-        return await go_on(replace(request, draft=()), 0)
+        # A weight update came between the turn's two requests. A turn belongs to one policy, so sample it again.
+        return await continue_turn(replace(request, draft=()), 0)
     done = join(head, tail)
     return done if drawn.levels else replace(done, levels="")
 
 
 def ended_turn(turn_draft: Sequence[int], drawn: Sequence[int], stops: Container[int], most: int) -> list[int]:
-    """The turn if the pass that verified again it ended it, else nothing: another request goes on.
+    """Return the turn if the re-verifying pass ended it, else an empty list.
 
-    Args:
-        turn_draft: Token ids, shape (draft,).
-        drawn: Those drawn at its positions, and after it where one was, shape (draft,) or (draft + 1,).
-        most: Its greatest length.
+    ``drawn`` has the tokens drawn at the draft's positions and possibly one more; ``most`` is the turn's token limit.
     """
     turn = list(drawn[: shared(turn_draft, drawn) + 1])
     return turn if turn and (turn[-1] in stops or len(turn) >= most) else []
@@ -88,11 +81,11 @@ def _cut(drawn: Completion, count: int, *, drafted: int, same: int) -> Completio
         token_ids=tokens,
         logprobs=drawn.logprobs[:count],
         behaviour_logprobs=drawn.behaviour_logprobs[:count],
-        accepted=tuple(place < same for place in range(len(tokens))),
+        accepted=tuple(position < same for position in range(len(tokens))),
         draft=DraftStats(verify_steps=1, drafted=drafted, accepted=same),
     )
 
 
 def shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

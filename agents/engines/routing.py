@@ -1,11 +1,10 @@
 """Assignment of dialogues to engine replicas.
 
-All samples of a task and all turns of a dialogue go to one replica's store
-and prefix cache. Each task has a home by rendezvous hashing, so that it finds
-its own turns again in later epochs, and a lost replica moves only its own
-tasks. A home that is full passes new tasks on to the next replica in the
-task's order (consistent hashing with bounded loads: Mirrokni, Thorup and
-Zadimoghaddam 2018), so that no replica keeps the others waiting.
+All samples of a task and all turns of a dialogue go to one replica's draft store and prefix cache. Each task has an
+owner replica by rendezvous hashing, so it finds its own turns again in later epochs, and a failed replica moves
+only its own tasks. A replica above its share passes new tasks on to the next one in the task's order
+(consistent hashing with bounded loads: Mirrokni, Thorup and Zadimoghaddam 2018), so that no replica keeps the
+others waiting.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ R = TypeVar("R", bound=Hashable)
 
 
 class NoReplicas(AgentError, RuntimeError):
-    """Every replica is lost."""
+    """Every replica has failed."""
 
 
 def route_key(state: DialogueState) -> str:
-    """The key that all turns of a task share; without a task, the state itself.
+    """Return the key that all turns of a task share; without a task, a key of the state.
 
     >>> route_key(DialogueState(exact=7, task="12", env="sums"))
     'sums/12'
@@ -36,12 +35,9 @@ def route_key(state: DialogueState) -> str:
 
 
 def preference(key: str, replicas: Iterable[R]) -> list[R]:
-    """Replicas in the order of preference of ``key`` (rendezvous hashing).
+    """Return the replicas in the order of preference of ``key`` (rendezvous hashing).
 
-    If a replica is removed the others keep their order.
-
-    Args:
-        replicas: Their names; only their text counts.
+    Removing a replica does not change the order of the others. Only the text of a replica's name counts.
     """
 
     def weight(replica: R) -> bytes:
@@ -51,7 +47,7 @@ def preference(key: str, replicas: Iterable[R]) -> list[R]:
 
 
 class TaskRoutes(Generic[R]):
-    """Routes dialogues to replicas, and counts the dialogues of each. For one thread.
+    """Routes dialogues to replicas and counts the dialogues of each. For one thread.
 
     Example:
         >>> routes = TaskRoutes(["a", "b"])
@@ -64,88 +60,80 @@ class TaskRoutes(Generic[R]):
     """
 
     def __init__(self, replicas: Sequence[R], *, slack: float = 1.25) -> None:
-        """Start with all replicas alive and idle.
-
-        Args:
-            slack: A replica that plays this many times its share takes no new tasks.
+        """Start with all replicas alive; one with ``slack`` times its share of dialogues takes no new tasks.
 
         Raises:
             ValueError: If there is no replica, or ``slack`` is below 1.
         """
         if not replicas:
-            raise ValueError("routing needs at least one replica, got none")
+            raise ValueError("expected at least one replica, got none")
         if not slack >= 1:
-            raise ValueError(f"slack must be at least 1 (every replica its share), got {slack}")
+            raise ValueError(f"slack must be at least 1 (each replica takes its share), got {slack}")
         self._slack = slack
         self._live: dict[R, Counter[str]] = {}
         self._lost: set[R] = set()
-        self._place: dict[str, R] = {}
+        self._assigned: dict[str, R] = {}
         for replica in replicas:
             self.add(replica)
 
     @property
     def alive(self) -> list[R]:
-        """Replicas that may be routed to, in the order of the constructor."""
         return [replica for replica in self._live if replica not in self._lost]
 
     @property
     def lost(self) -> list[R]:
-        """Replicas that may not be routed to."""
         return [replica for replica in self._live if replica in self._lost]
 
     def loads(self) -> dict[R, int]:
-        """Number of live dialogues of each replica."""
         return {replica: live.total() for replica, live in self._live.items()}
 
     def acquire(self, key: str) -> R:
         """Assign one dialogue to a replica; live dialogues of one key share a replica.
 
         Raises:
-            NoReplicas: If all are lost.
+            NoReplicas: If all have failed.
         """
         alive = self.alive
         if not alive:
-            raise NoReplicas(f"all {len(self._live)} engine replicas are lost")
-        replica = self._place.get(key)
+            raise NoReplicas(f"all {len(self._live)} engine replicas have failed")
+        replica = self._assigned.get(key)
         if replica is None or replica in self._lost:
             wanted = preference(key, alive)
             load = {one: self._live[one].total() for one in wanted}
             most = math.ceil(self._slack * (sum(load.values()) + 1) / len(wanted))
             replica = next((one for one in wanted if load[one] < most), wanted[0])
-            self._place[key] = replica
+            self._assigned[key] = replica
         self._live[replica][key] += 1
         return replica
 
     def hold(self, key: str, replica: R) -> bool:
-        """Count one more dialogue at a given replica, as ``acquire`` would; ``False`` if it is lost."""
+        """Count one more dialogue at ``replica``, as ``acquire`` would; return ``False`` if the replica has failed."""
         if replica in self._lost or replica not in self._live:
             return False
-        self._place.setdefault(key, replica)
+        self._assigned.setdefault(key, replica)
         self._live[replica][key] += 1
         return True
 
     def release(self, key: str, replica: R) -> None:
-        """Record that a dialogue placed by ``acquire`` has ended."""
         live = self._live.get(replica)
         if live is None or not live[key]:
             return
         live[key] -= 1
         if not live[key]:
             del live[key]
-            if self._place.get(key) == replica:
-                del self._place[key]
+            if self._assigned.get(key) == replica:
+                del self._assigned[key]
 
     def add(self, replica: R) -> None:
-        """Add a replica; a lost one of that name is forgotten with its dialogues."""
+        """Add a replica, or replace a failed one of that name and forget its dialogues."""
         self._live[replica] = Counter()
         self._lost.discard(replica)
 
     def lose(self, replica: R) -> None:
-        """Route nothing more to a replica; the caller places its dialogues again."""
+        """Route nothing more to a failed replica; the caller reassigns its dialogues."""
         if replica in self._live:
             self._lost.add(replica)
 
     def restore(self, replica: R) -> None:
-        """Mark a lost replica as alive."""
         if replica in self._lost:
             self.add(replica)

@@ -1,8 +1,11 @@
-"""Connections to an engine's server over HTTP, for clients that are used from many event loops."""
+"""HTTP connections to an engine's server, for clients that many event loops use."""
 
 from __future__ import annotations
 
+import random
+import socket
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from turntree.agents.engines.event_thread import EventThread
@@ -12,7 +15,7 @@ T = TypeVar("T")
 
 
 class ServerError(AgentError, RuntimeError):
-    """The server refused a request, or its answer cannot be read."""
+    """The server refused a request, or sent an answer that cannot be read."""
 
 
 class ServerGone(ServerError, EngineLost):
@@ -22,12 +25,8 @@ class ServerGone(ServerError, EngineLost):
 class ServerClient:
     """Requests to one server, all from one thread.
 
-    Args:
-        kind: Kind of server, for messages: ``a vLLM server``.
-        command: The command that starts such a server, for messages.
-        extra: The extra of turntree that brings httpx.
-        seconds: Time limit of an answer.
-        transport: An ``httpx`` transport, for tests.
+    ``kind`` ("a vLLM server"), ``command`` and ``extra`` are for messages: how to start such a server, and which extra
+    installs httpx. ``seconds`` limits the time of an answer.
 
     Raises:
         MissingExtra: If httpx is not installed.
@@ -41,7 +40,6 @@ class ServerClient:
         except ModuleNotFoundError as error:
             raise MissingExtra(kind, extra) from error
         self.base_url = base_url.rstrip("/")
-        """URL of the server."""
         self._command = command
         self._http_error = httpx.HTTPError
         self._client = httpx.AsyncClient(
@@ -57,14 +55,13 @@ class ServerClient:
         return await self._thread.run(work)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work``, which sends requests, and wait for its result."""
         return self._thread.call(work)
 
     async def answer(self, method: str, path: str, body: Any = None) -> Any:
-        """The server's answer, whatever its status: an ``httpx.Response``.
+        """Return the ``httpx.Response``, whatever its status.
 
         Raises:
-            ServerGone: If it does not answer.
+            ServerGone: If the server does not answer.
         """
         try:
             return await self._client.request(method, path, json=body)
@@ -74,10 +71,10 @@ class ServerClient:
             ) from error
 
     async def accepted(self, method: str, path: str, body: Any = None) -> Any:
-        """The server's answer, as ``answer``; an error status raises.
+        """Return the ``httpx.Response`` of a successful request.
 
         Raises:
-            ServerError: If it refuses.
+            ServerError: If the server refuses.
             ServerGone: If it does not answer.
         """
         reply = await self.answer(method, path, body)
@@ -86,7 +83,25 @@ class ServerClient:
         return reply
 
     def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
         if not self._thread.closed:
             self._thread.call(self._client.aclose())
             self._thread.close()
+
+
+#: above the ports of Ray's workers (10,002 to 19,999), below Linux's ephemeral ports (from 32,768)
+_RANGE = range(20_000, 32_000)
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens and which no connection will take.
+
+    SGLang derives another port from it, 10,000 higher, which is valid as well.
+
+    Raises:
+        OSError: If none was found.
+    """
+    for port in random.SystemRandom().sample(_RANGE, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"none of 100 ports between {_RANGE.start} and {_RANGE.stop} was free")

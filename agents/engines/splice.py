@@ -1,5 +1,3 @@
-"""Joining of two parts of a turn into one completion."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from turntree.agents.engines.protocol import Completion, DraftStats, TopLogprobs
 
 
 def add_stats(first: DraftStats, second: DraftStats) -> DraftStats:
-    """The sums of both counters.
+    """Return the sum of both counters.
 
     >>> add_stats(DraftStats(drafted=2), DraftStats(drafted=3, accepted=1)).drafted
     5
@@ -22,26 +20,24 @@ def add_stats(first: DraftStats, second: DraftStats) -> DraftStats:
     )
 
 
-_UNSAID: dict[str, Callable[[Completion], Any]] = {
+#: optional fields, and the values that an empty field stands for
+_DEFAULTS: dict[str, Callable[[Completion], Any]] = {
     "accepted": lambda part: (False,) * len(part.token_ids),
     "levels": lambda part: "A" * len(part.token_ids),
     "versions": lambda part: (part.weights_version,) * len(part.token_ids),
     "forced": lambda part: (False,) * len(part.token_ids),
 }
-"""Fields that a part leaves out, and what it means by that."""
 
 
 def join(head: Completion, tail: Completion) -> Completion:
-    """The completion of ``head`` followed by ``tail``. A field that one of them leaves out is filled up for it, but for
-    the behaviour: where it is not recorded of both, it is not of the turn.
+    """Return the completion of ``head`` followed by ``tail``, which was sampled after the prompt and ``head``.
 
-    Args:
-        tail: The rest, sampled after the prompt and ``head``; its finish reason is the turn's. It counts the head's
-            tokens as prompt, so the number of cached prompt tokens is taken from ``head``.
+    A field that only one of them has is filled up for the other; ``behaviour_logprobs`` needs both. ``tail`` counts the
+    head as prompt, so ``cached_tokens`` comes from ``head``; the finish reason is the tail's.
     """
     whole = {
         name: (getattr(head, name) or filled(head)) + (getattr(tail, name) or filled(tail))
-        for name, filled in _UNSAID.items()
+        for name, filled in _DEFAULTS.items()
         if getattr(head, name) or getattr(tail, name)
     }
     parts = [part.behaviour_logprobs for part in (head, tail) if part.token_ids]
@@ -68,7 +64,6 @@ def _rows(head: TopLogprobs | None, tail: TopLogprobs | None) -> TopLogprobs | N
 
 
 def narrowed(top: TopLogprobs | None, width: int) -> TopLogprobs | None:
-    """The first ``width`` columns; ``None`` for none."""
     if top is None or width == 0:
         return None
     return TopLogprobs(ids=top.ids[:, :width], logprobs=top.logprobs[:, :width])

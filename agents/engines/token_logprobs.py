@@ -1,7 +1,7 @@
 """Log-probabilities that an external engine reports, as arrays, and the scores computed from them.
 
-Such engines report log-probabilities of given tokens at temperature 1, before any
-transform; the requested distribution is computed from them here.
+Such engines report log-probabilities at temperature 1, before any transform. The requested distribution is
+computed from them here.
 """
 
 from __future__ import annotations
@@ -21,21 +21,14 @@ Floats = NDArray[np.float64]
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at some positions."""
 
-    chosen: Floats
-    """Log-probability of the token at each position, shape (positions,)."""
-    ids: NDArray[np.int32]
-    """The most probable tokens there, most probable first, shape (positions, k)."""
-    logprobs: Floats
-    """Their log-probabilities, shape (positions, k)."""
+    chosen: Floats  #: of the token at each position, shape (positions,)
+    ids: NDArray[np.int32]  #: most probable tokens, most probable first, shape (positions, k)
+    logprobs: Floats  #: of these tokens, shape (positions, k)
 
     @classmethod
-    def from_flat(cls, flat: Any, width: int, places: slice = slice(None)) -> TokenLogprobs:
-        """Read vLLM's ``FlatLogprobs``: at each position the token itself, then the most probable ones.
-
-        Args:
-            flat: Positions with at least ``width + 1`` entries each.
-        """
-        starts = np.array(flat.start_indices[places], np.int64)
+    def from_flat(cls, flat: Any, width: int, positions: slice = slice(None)) -> TokenLogprobs:
+        """Read vLLM's ``FlatLogprobs``: per position the token itself, then at least ``width`` most probable."""
+        starts = np.array(flat.start_indices[positions], np.int64)
         entries = starts[:, None] + np.arange(width + 1)
         logprobs = np.array(flat.logprobs, np.float64)[entries]
         ids = np.array(flat.token_ids, np.int64)[entries]
@@ -43,10 +36,9 @@ class TokenLogprobs(NamedTuple):
 
     @classmethod
     def from_rows(cls, tokens: Sequence[int], rows: Iterable[Mapping[int, float]], width: int) -> TokenLogprobs:
-        """Read one mapping per position, from token ids to log-probabilities.
+        """Read one mapping per position from token ids to log-probabilities.
 
-        Args:
-            rows: Its mapping, which has the token itself and the ``width`` most probable ones.
+        Each mapping has the token itself and the ``width`` most probable tokens.
         """
         chosen, ids, logprobs = [], [], []
         for token, row in zip(tokens, rows, strict=True):
@@ -61,12 +53,11 @@ class TokenLogprobs(NamedTuple):
             np.array(logprobs, np.float64).reshape(shape),
         )
 
-    def at(self, places: slice) -> TokenLogprobs:
-        """The log-probabilities at some positions."""
-        return TokenLogprobs(self.chosen[places], self.ids[places], self.logprobs[places])
+    def at(self, positions: slice) -> TokenLogprobs:
+        return TokenLogprobs(self.chosen[positions], self.ids[positions], self.logprobs[positions])
 
     def then(self, other: TokenLogprobs) -> TokenLogprobs:
-        """These positions followed by those of ``other``."""
+        """Return these positions followed by those of ``other``."""
         return TokenLogprobs(
             np.concatenate([self.chosen, other.chosen]),
             np.concatenate([self.ids, other.ids]),
@@ -75,20 +66,20 @@ class TokenLogprobs(NamedTuple):
 
 
 def reshapes(sampling: Sampling) -> bool:
-    """Whether scoring needs the whole distribution at every position: anything but the model at temperature 1."""
+    """Return whether scoring needs the whole distribution, i.e. anything but the model at temperature 1."""
     return sampling.temperature != 1 or sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0
 
 
 def check_scorable(sampling: Sampling) -> None:
-    """Refuse parameters whose effect cannot be computed from log-probabilities.
+    """Refuse penalties, whose effect cannot be computed from log-probabilities.
 
     Raises:
         ValueError: If ``sampling`` has a penalty.
     """
     if sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty:
         raise ValueError(
-            "this engine gives log-probabilities of given tokens before penalties, and they cannot be made up for "
-            f"afterwards; got repetition_penalty={sampling.repetition_penalty}, presence_penalty="
+            "this engine returns log-probabilities before penalties, so penalties cannot be applied when scoring; "
+            f"got repetition_penalty={sampling.repetition_penalty}, presence_penalty="
             f"{sampling.presence_penalty}, frequency_penalty={sampling.frequency_penalty}; use 1, 0 and 0"
         )
 
@@ -102,14 +93,10 @@ def scores(
     cached_tokens: int,
     weights_version: int,
 ) -> Scores:
-    """Scores of given tokens under ``sampling``.
+    """Score given tokens under ``sampling``.
 
-    Args:
-        readings: The model's at temperature 1, at each token and after the last one; of the whole vocabulary
-            if ``reshapes(sampling)``.
-        tokens: The tokens, shape (tokens,).
-        sampling: Its transforms define the distribution.
-        top: Most probable tokens recorded at each position and after the last token.
+    ``readings`` are at temperature 1, at each token and after the last one, and cover the whole vocabulary if
+    ``reshapes(sampling)``. The ``top`` most probable tokens are recorded at the same positions.
     """
     count = len(tokens)
     entries: dict[str, Any] = {"cached_tokens": cached_tokens, "weights_version": weights_version}
@@ -118,28 +105,25 @@ def scores(
         return Scores(logprobs=tuple(readings.chosen[:count].tolist()), top=best if top else None, **entries)
     model = np.empty_like(readings.logprobs)
     np.put_along_axis(model, readings.ids.astype(np.int64), readings.logprobs, 1)
-    probabilities = distribution(model, _transforms(sampling))
+    probabilities = distribution(
+        model,
+        Transforms(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p),
+    )
     tempered = distribution(model, Transforms(temperature=sampling.temperature or 1.0))
-    places = np.arange(count), np.array(tokens, np.int64)
+    positions = np.arange(count), np.array(tokens, np.int64)
     with np.errstate(divide="ignore"):
         logarithms = np.log(probabilities)
-        policy = np.log(tempered[places])
+        policy = np.log(tempered[positions])
     own = np.where(probabilities > 0, -logarithms, 0.0)[:count]
     entropy = (probabilities[:count] * own).sum(1)
     variance = (probabilities[:count] * own**2).sum(1) - entropy**2
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     best = TopLogprobs(ids=order.astype(np.int32), logprobs=np.take_along_axis(logarithms, order, 1).astype(np.float32))
     return Scores(
-        logprobs=tuple(logarithms[places].tolist()),
+        logprobs=tuple(logarithms[positions].tolist()),
         top=best if top else None,
         policy_logprobs=tuple(policy.tolist()),
         entropy=tuple(entropy.tolist()),
         entropy_variance=tuple(np.maximum(variance, 0.0).tolist()),
         **entries,
-    )
-
-
-def _transforms(sampling: Sampling) -> Transforms:
-    return Transforms(
-        temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p
     )

@@ -1,4 +1,4 @@
-"""The dialogue states of an episode's turns, as the loop names them to the engine's store."""
+"""The dialogue states of an episode's turns, by which the engine's draft store finds earlier turns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from turntree.spec_tree import DialogueState
 
 
 def canonical_call(call: Mapping[str, Any]) -> str:
-    """A tool call (OpenAI dictionary) as text without its id, the same for the same call."""
+    """Return a tool call (OpenAI dictionary) as text without its id; equal calls have equal text."""
     function = call["function"]
     return canonical_json([function["name"], function["arguments"]])
 
 
 def canonical_json(value: Any) -> str:
-    """JSON values as text, the same for the same values: ``1.0`` and ``1e0`` are ``1``, and ``True`` is not.
+    """Return JSON values as text; equal values have equal text: ``1.0`` and ``1e0`` are ``1``, ``True`` is not.
 
     >>> canonical_json({"b": 1e3, "a": [True, "1", 0.5]})
     '{"a":[true,"1",0.5],"b":1000}'
@@ -28,22 +28,17 @@ def canonical_json(value: Any) -> str:
 
 
 def _number(digits: str) -> int | float:
+    # A float would lose the digits of a large whole number.
     exact = Decimal(digits)
     return int(exact) if exact == exact.to_integral_value() else float(digits)
 
 
 def dialogue_state(prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[str], env_id: str) -> DialogueState:
-    """The state before a turn.
-
-    Args:
-        prompt_ids: Token ids up to the policy's next token, shape (prompt,).
-        calls: Canonical tool calls so far.
-    """
+    """Return the state before a turn with prompt ``prompt_ids``, shape (prompt,), and canonical ``calls``."""
     return DialogueState.from_tokens(prompt_ids, task=task_id, tools="".join(calls), env=env_id)
 
 
 def dialogue_states(episode: Episode) -> list[DialogueState]:
-    """The state before each turn of an episode."""
     task_id = episode.task.id if episode.task is not None else ""
     at = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
     calls: list[str] = []

@@ -1,7 +1,7 @@
-"""Recorded episodes as plain rows for other programs: OpenAI messages, or tokens with their mask.
+"""Exports recorded episodes as plain rows: OpenAI messages, or tokens with their mask.
 
-Invariant: a row's reward is its episode's, and null where that is no verdict on the policy (a failure, or nobody graded
-it). Not covered: what a page shows (``viewer``), and traces of whole runs (``viewer.trace_export``).
+Invariant: a row's reward is its episode's, and null if the episode failed or is ungraded. Not covered: traces of whole
+runs (``viewer.trace_export``).
 """
 
 from __future__ import annotations
@@ -24,36 +24,30 @@ from turntree.envs.parsers import OfferedTool, get_parser, likely_format
 from turntree.envs.tools.tool import Tool
 
 Row = dict[str, Any]
+#: labels of a record that its rows keep
 _LABELS = ("step", "index", "session", "sample", "session_id", "branch", "branch_of")
-"""Labels of a record that a row keeps: where the episode stands in its run, evaluation or session."""
-_BATCH = 256
-"""Rows of a Parquet file's group."""
+_BATCH = 256  #: rows per Parquet row group
 
 
 class Exported(NamedTuple):
-    """What was written."""
-
     rows: int
     episodes: int
-    unscored: int
-    """Episodes whose reward is null."""
-    without_tokens: int
-    """Episodes left out, since a server gave only their text."""
+    unscored: int  #: episodes whose reward is null
+    without_tokens: int  #: episodes left out: a server returned only their text
 
 
 def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int | None = None) -> Exported:
-    """Write the episodes of a run, an evaluation or recorded sessions, a row for each dialogue.
+    """Write the episodes of a run, an evaluation or recorded sessions, one row per dialogue.
+
+    The file is written completely or not at all.
 
     Args:
         run: Folder of a run, or a file of episodes.
-        out: The file, written whole or not at all.
-        tokens: Whether rows have tokens; else they have messages.
-        parquet: Whether the file is Parquet; else JSON lines.
-        steps: Only the first so many training steps.
+        steps: Export only training steps up to this one.
 
     Raises:
         RecordError: If there are no episodes, or a line is damaged.
-        MissingExtra: If pyarrow is not installed, for Parquet.
+        MissingExtra: If Parquet is requested and pyarrow is not installed.
     """
     counts = {"rows": 0, "episodes": 0, "unscored": 0, "without_tokens": 0}
 
@@ -64,32 +58,32 @@ def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int
             if tokens and any(turn.text_only for turn in episode.turns):
                 counts["without_tokens"] += 1
                 continue
-            for number, dialogue in enumerate((episode, *episode.others)):
+            for number, dialogue in enumerate((episode, *episode.extra_dialogues)):
                 shared = _shared(labels, episode, dialogue, number)
-                made = token_rows(dialogue) if tokens else [message_row(dialogue)]
-                counts["rows"] += len(made)
-                yield from ({**shared, **row} for row in made)
+                dialogue_rows = token_rows(dialogue) if tokens else [message_row(dialogue)]
+                counts["rows"] += len(dialogue_rows)
+                yield from ({**shared, **row} for row in dialogue_rows)
         if not counts["episodes"]:
-            raise RecordError(f"{run} is empty: it holds no episode")
+            raise RecordError(f"{run} is empty: it contains no episodes")
 
     with _written(out, tokens, parquet) as write:
-        found = rows()
-        while batch := list(islice(found, _BATCH)):
+        remaining = rows()
+        while batch := list(islice(remaining, _BATCH)):
             write(batch)
     return Exported(**counts)
 
 
 def _records(run: Path, steps: int | None) -> Iterator[Record]:
-    """The records in order; of an episode that was played twice, after a crash, the later one."""
+    # An episode that was played twice, after a crash, is exported as it was played last.
     for file in episode_files(run):
-        found: dict[Any, Record] = {}
+        records: dict[Any, Record] = {}
         for number, record in enumerate(read_records(file)):
             step = record.labels.get("step")
             if steps is not None and isinstance(step, int) and step > steps:
                 continue
-            place = (record.labels.get("index"), record.labels.get("session", record.labels.get("sample")))
-            found[(step, *place) if None not in place else number] = record
-        yield from found.values()
+            sample = (record.labels.get("index"), record.labels.get("session", record.labels.get("sample")))
+            records[(step, *sample) if None not in sample else number] = record
+        yield from records.values()
 
 
 def _shared(labels: Mapping[str, Any], episode: Episode, dialogue: Episode, number: int) -> Row:
@@ -112,11 +106,11 @@ def _label(name: str, value: Any) -> Any:
 
 
 def message_row(episode: Episode) -> Row:
-    """A dialogue as messages in OpenAI's form.
+    """Return a dialogue as messages in OpenAI's form.
 
-    The arguments of a call are JSON text. A message's content is what the policy wrote without its calls, if these are
-    in a known format; else the calls stay there, as text. ``shortened`` says that the environment has shortened the
-    dialogue, so that the policy has not seen all messages at once.
+    The arguments of a call are JSON text. If the calls are in a known format, ``content`` is the text without them;
+    otherwise they stay in it as text. ``shortened`` tells that the environment has shortened the dialogue: the policy
+    has not seen all messages at once.
     """
     messages: list[Row] = []
     waiting: list[str] = []
@@ -132,6 +126,7 @@ def message_row(episode: Episode) -> Row:
         elif message.role is Role.ASSISTANT:
             waiting = []
         if message.role is Role.TOOL:
+            # An answer without an id belongs to the first call that has no answer yet.
             answered = message.tool_call_id or (waiting[0] if waiting else "")
             waiting = [id for id in waiting if id != answered]
             row |= {"tool_call_id": answered} if answered else {}
@@ -141,14 +136,14 @@ def message_row(episode: Episode) -> Row:
 
 
 def _without_calls(message: Message) -> str | None:
-    """The text around a message's calls; ``None`` where no known format reads these calls in it."""
     names = list(dict.fromkeys(call.name for call in message.tool_calls))
-    if (found := likely_format(message.content, names)) is None:
+    if (format_name := likely_format(message.content, names)) is None:
         return None
     stubs = cast(Sequence[Tool], [OfferedTool(name, {"VALUE": {"type": "string"}}, {}) for name in names])
-    turn = get_parser(found, stubs).parse(message.content)
-    read = [call.name for call in turn.calls]
-    return turn.content if read == [call.name for call in message.tool_calls] else None
+    turn = get_parser(format_name, stubs).parse(message.content)
+    # The text must yield exactly the recorded calls, or removing them could lose something.
+    parsed = [call.name for call in turn.calls]
+    return turn.content if parsed == [call.name for call in message.tool_calls] else None
 
 
 def _openai(call: ToolCall, id: str) -> Row:
@@ -157,10 +152,10 @@ def _openai(call: ToolCall, id: str) -> Row:
 
 
 def token_rows(episode: Episode) -> list[Row]:
-    """The tokens of a dialogue, a row for each segment between places where it was shortened.
+    """Return the tokens of a dialogue, one row per segment.
 
-    ``mask`` is 1 where the policy sampled. Turns that a further dialogue of an episode shares with an earlier one are
-    masked 0: they are sampled there.
+    ``mask`` is 1 for sampled tokens. Turns that an extra dialogue shares with an earlier one have mask 0, because they
+    are exported there.
     """
     rows = []
     ends = 0
@@ -188,13 +183,12 @@ def token_rows(episode: Episode) -> list[Row]:
 
 
 def _text(text: str) -> str:
-    """The text in valid UTF-8: half of a surrogate, which a policy may write, becomes a question mark."""
+    # A policy may write half of a surrogate pair, which is not valid UTF-8; it becomes a question mark.
     return text.encode("utf-8", "replace").decode()
 
 
 @contextmanager
 def _written(out: Path, tokens: bool, parquet: bool) -> Iterator[Any]:
-    """What writes rows to ``out``, which is there once the block has ended without an error."""
     with ExitStack() as stack:
         if not parquet:
             partial = stack.enter_context(whole_file(out))
@@ -212,7 +206,6 @@ def _written(out: Path, tokens: bool, parquet: bool) -> Iterator[Any]:
 
 
 def _schema(tokens: bool) -> Any:
-    """The columns of a Parquet file."""
     import pyarrow as pa
 
     whole, text, real = pa.int64(), pa.string(), pa.float64()

@@ -1,4 +1,4 @@
-"""Infrastructure failures of episodes, by kind, and programs that broke by themselves."""
+"""Infrastructure failures of episodes by kind, and errors of programs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,24 @@ from turntree.envs.failure import FailureKind
 
 __all__ = ["PROGRAM_ERROR", "FailureKind", "count_failures", "failure_kind", "program_error"]
 
+# Key of the task's metadata: why the episode's program gave no answer.
 PROGRAM_ERROR = "program_error"
-"""Key of the task's metadata in the episode of a program without an answer: why there is none."""
 
 
 def failure_kind(episode: Episode) -> FailureKind | None:
-    """The kind of failure that ended the episode; ``None`` without a failure.
-
-    Args:
-        episode: Any; one whose answer could not be judged counts as a failure of the reward.
-    """
+    """Return the kind of failure that ended the episode; ``REWARD`` for an ungraded episode."""
     if episode.stop_reason is StopReason.FAILURE:
         return episode.failure_kind or FailureKind.ENVIRONMENT
     return FailureKind.REWARD if episode.ungraded else None
 
 
 def count_failures(episodes: Iterable[Episode]) -> Counter[FailureKind]:
-    """The number of failed episodes of each kind."""
     return Counter(kind for episode in episodes if (kind := failure_kind(episode)) is not None)
 
 
 def program_error(episode: Episode) -> str:
-    """Why the episode's program gave no answer by its own fault; empty if it did, or if a limit of the policy's turns
-    ended it."""
+    """Return why the episode's program gave no answer because of its own error; empty if there is no such error."""
+    # A program whose turns were ended by a limit did not break by itself.
     if episode.task is None or (episode.turns and episode.stop_reason.is_truncated()):
         return ""
     return str(episode.task.metadata.get(PROGRAM_ERROR, ""))

@@ -1,6 +1,6 @@
-"""Whether the fields of a dataclass hold what their type hints say, for what was read from a file.
+"""Checks dataclass fields read from a file against their type hints.
 
-Not covered: arrays, and what fields mean together.
+Not covered: arrays, and relations between fields.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from operator import or_
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import nearest_hint
 
 Settings = TypeVar("Settings")
 _MOST_WHOLE = 1 << 63
-_MOST_TOKEN = (1 << 31) - 1
-"""Largest token id; whole numbers in a sequence are such ids."""
-_MOST_FLOAT = 1e300
-"""Largest size of a finite number: sums of some stay finite."""
+_MOST_TOKEN = (1 << 31) - 1  #: largest token id; integers in a sequence are token ids
+_MOST_FLOAT = 1e300  #: largest size of a finite number, so that sums stay finite
 
 
 def misfit(value: Any, hint: Any) -> str:
-    """What is wrong with a value, with the fields that lead to it; empty if it fits.
+    """Return what is wrong with a value, after the path of fields to it; empty if it fits its type hint.
 
-    Whole numbers are of 64 bits, numbers may be NaN or infinite, and are no booleans.
+    Integers have 64 bits. Numbers may be NaN or infinite, but not booleans.
 
     >>> misfit((3, True), tuple[int, ...]), misfit({"a": "b"}, Mapping[str, float]), misfit(None, int | None)
     ('expected token ids, got a bool', ".a: expected a number, got 'b'", '')
@@ -35,7 +33,7 @@ def misfit(value: Any, hint: Any) -> str:
     if hint is Any:
         return ""
     if origin in (Union, UnionType):
-        problems = [misfit(value, one) for one in args]
+        problems = [misfit(value, option) for option in args]
         return "" if "" in problems else problems[0]
     if origin is tuple:
         return _sequence(value, args[0])
@@ -45,7 +43,7 @@ def misfit(value: Any, hint: Any) -> str:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             return f"expected values by name, got {value!r:.60}"
         return next(
-            (f".{name}{_joined(problem)}" for name, one in value.items() if (problem := misfit(one, args[1]))), ""
+            (f".{name}{_joined(problem)}" for name, item in value.items() if (problem := misfit(item, args[1]))), ""
         )
     if hasattr(hint, "__dataclass_fields__") and isinstance(value, hint):
         hints = _hints(hint)
@@ -61,7 +59,7 @@ _SIMPLE: dict[str, Any] = {
 
 
 def misfit_by_name(value: Any, hint: str) -> str:
-    """What is wrong with a value by the text of a type hint; empty if it fits, or the type is no simple one.
+    """Return what is wrong with a value by the text of a type hint; empty if it fits or the hint is not simple.
 
     >>> misfit_by_name("x", "int | None"), misfit_by_name("ab", "Sequence[str]"), misfit_by_name("x", "Limits")
     ("expected a whole number, got 'x'", "expected a list, got 'ab'", '')
@@ -72,13 +70,10 @@ def misfit_by_name(value: Any, hint: str) -> str:
 
 
 def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
-    """Settings from a mapping.
-
-    Args:
-        where: What they stand under, for the message.
+    """Create settings from a mapping; ``where`` is their path in messages.
 
     Raises:
-        ValueError: If a key is unknown or missing, or a value not of its field's kind or out of range.
+        ValueError: If a key is unknown or missing, or a value has the wrong type or is out of range.
     """
     known = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
     for key, value in values.items():
@@ -102,6 +97,7 @@ def _joined(problem: str) -> str:
 def _sequence(values: Any, hint: Any) -> str:
     if not isinstance(values, tuple):
         return f"expected a list, got {values!r:.60}"
+    # Long token sequences are checked by the set of their types, many times faster than one by one.
     kinds = {*map(type, values)}
     if hint is int:
         if kinds - {int}:
@@ -111,9 +107,9 @@ def _sequence(values: Any, hint: Any) -> str:
     if hint is bool and kinds <= {bool}:
         return ""
     if hint is float and kinds <= {float}:
-        largest = max((abs(one) for one in values if isfinite(one)), default=0.0)
+        largest = max((abs(item) for item in values if isfinite(item)), default=0.0)
         return "" if largest <= _MOST_FLOAT else f"expected numbers, got one of {largest:g}"
-    problems = ((number, misfit(one, hint)) for number, one in enumerate(values))
+    problems = ((number, misfit(item, hint)) for number, item in enumerate(values))
     return next((f"[{number}]{_joined(problem)}" for number, problem in problems if problem), "")
 
 

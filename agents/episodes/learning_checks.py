@@ -1,4 +1,4 @@
-"""Signs that a policy cannot learn from its episodes; training and evaluation look for the same four."""
+"""Four signs that a policy cannot learn from its episodes, checked in training and evaluation."""
 
 from __future__ import annotations
 
@@ -10,42 +10,29 @@ from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, Turn
 from turntree.envs.parsers import likely_format
 
-MANY = 0.5
-"""Share of unparsed tool calls, or of cut turns, above which a warning is due."""
-_ROUNDING = 1e-9
-"""Largest difference of two rewards that count as equal."""
-_SHOWN = 100
-"""Most characters of a quoted turn."""
+MANY = 0.5  #: share of unparsed tool calls, or of cut turns, above which a warning is due
+_ROUNDING = 1e-9  #: largest difference of two rewards that count as equal
+_SHOWN = 100  #: characters of a quoted turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningFigures:
-    """What the checks need to know of a batch of episodes."""
-
     turns: float
-    """Turns of the policy."""
-    calls: float
-    """Tool calls that were parsed."""
-    unparsed: float
-    """Turns with a tool call that could not be parsed."""
-    cut: float
-    """Share of the turns that ended at a limit of tokens."""
-    equal_groups: float | None
-    """Share of the groups whose rewards are all equal; ``None`` if no two episodes have a verdict."""
+    calls: float  #: parsed tool calls
+    unparsed: float  #: turns with a tool call that could not be parsed
+    cut: float  #: share of turns that ended at a token limit
+    equal_groups: float | None  #: share of groups whose rewards are all equal; ``None`` if fewer than two are scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Names of the settings that a warning recommends, and when one is due."""
-
     tool_format: str
     token_limit: str
-    many_cut: float = MANY
-    """Share of cut turns above which a warning is due."""
+    many_cut: float = MANY  #: share of cut turns above which a warning is due
 
 
 def figures_of(groups: Sequence[Sequence[Episode]]) -> LearningFigures:
-    """Sum up the episodes of each task; masked ones are left out."""
+    """Sum up the episodes of each task; masked episodes are left out."""
     scored = [[episode for episode in group if not episode.masked] for group in groups]
     episodes = list(chain.from_iterable(scored))
     turns = [turn for episode in episodes for turn in episode.turns]
@@ -59,24 +46,21 @@ def figures_of(groups: Sequence[Sequence[Episode]]) -> LearningFigures:
 
 
 def count_calls(episode: Episode) -> int:
-    """Tool calls parsed from the policy's turns."""
     return sum(len(message.tool_calls) for message in episode.messages)
 
 
 def count_unparsed(episode: Episode) -> int:
-    """Turns with a tool call that could not be parsed."""
     return sum(bool(turn.parse_error) for turn in episode.turns)
 
 
 def count_cut(episode: Episode) -> int:
-    """Turns that ended at a limit of tokens."""
     return sum(turn.completion.finish_reason is FinishReason.LENGTH for turn in episode.turns)
 
 
 def equal_groups(groups: Iterable[Sequence[float]]) -> float | None:
     """Return the share of groups whose rewards are all equal: such a group has no gradient.
 
-    If no group has two members, all members are one group. ``None`` if there are no two members at all.
+    If no group has two members, all members form one group. ``None`` if there are not even two members.
 
     >>> equal_groups([[1.0, 1.0], [0.0, 1.0]]), equal_groups([[0.0], [0.0]]), equal_groups([[0.0], []])
     (0.5, 1.0, None)
@@ -95,39 +79,36 @@ def learning_warnings(
     tools: Callable[[], Collection[str]],
     unparsed_turn: Callable[[], Turn | None],
 ) -> list[str]:
-    """Return one line for each sign that the policy cannot learn from these episodes, with the next thing to do.
+    """Return one line per sign that the policy cannot learn from these episodes, with a remedy.
 
-    Args:
-        tools: Returns the names of the environment's tools; called only if a warning needs them.
-        unparsed_turn: Returns a turn with a ``parse_error``, if one is known; called only if a warning shows it.
+    ``tools`` and ``unparsed_turn`` are called only if a warning needs them.
     """
-    found: list[str] = []
-    if not figures.turns:  # nothing was played: that is reported elsewhere
-        return found
+    warnings: list[str] = []
+    if not figures.turns:  # nothing was played: failed steps are reported elsewhere
+        return warnings
     if not figures.calls and not figures.unparsed and (names := tools()):
-        found.append(
+        warnings.append(
             f"no episode called a tool, but the environment has {', '.join(names)}: look at the first prompt "
             "(turntree check ENV --model DIR), or train on demonstrations first (turntree sft)"
         )
     if figures.equal_groups == 1.0:
-        found.append(
-            "the rewards are equal in every group, so training has no gradient: take easier or harder tasks, sample "
+        warnings.append(
+            "the rewards are equal in every group, so training has no gradient: use easier or harder tasks, sample "
             "at a higher temperature, or reward a part of the task, such as a parsed tool call"
         )
-    tried = figures.calls + figures.unparsed
-    if figures.unparsed > MANY * tried:
+    attempted = figures.calls + figures.unparsed
+    if figures.unparsed > MANY * attempted:
         example = _example(unparsed_turn(), advice, tools())
-        found.append(f"{figures.unparsed:.0f} of {tried:.0f} tool calls could not be parsed{example}")
+        warnings.append(f"{figures.unparsed:.0f} of {attempted:.0f} tool calls could not be parsed{example}")
     if figures.cut > advice.many_cut:
-        found.append(
-            f"{figures.cut:.0%} of the turns were cut at a limit of tokens, so calls and answers may be missing: "
+        warnings.append(
+            f"{figures.cut:.0%} of the turns were cut off at a token limit, so calls and answers may be missing: "
             f"raise {advice.token_limit}"
         )
-    return found
+    return warnings
 
 
 def _example(turn: Turn | None, advice: Advice, tools: Collection[str]) -> str:
-    """A call that could not be parsed, and what to do about it."""
     compare = "compare it with the first prompt (turntree check ENV --model DIR)"
     if turn is None:
         return f": {compare}"

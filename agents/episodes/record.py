@@ -1,8 +1,7 @@
-"""Episodes as JSON lines.
+"""Episodes as JSON Lines.
 
-Invariant: ``episode_from_dict(episode_to_dict(e)) == e``, through JSON too. A
-turn's prompt is stored as what it adds to the turn before, so a record grows
-with the episode, not with its square.
+Invariant: ``episode_from_dict(episode_to_dict(e)) == e``, also after JSON. A turn stores only the part of its prompt
+that follows the turn before, so a record grows linearly with the episode.
 """
 
 from __future__ import annotations
@@ -22,22 +21,21 @@ from turntree.agents.engines.protocol import Completion, DraftStats, FinishReaso
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.hints import misfit
 from turntree.agents.errors import RecordError
-from turntree.agents.whole_lines import append_lines
+from turntree.agents.files import append_lines
 from turntree.envs.data.json_files import json_lines
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
+# Fields of a completion that are tuples in Python and lists in JSON. Old records lack the last ones.
 _SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "versions", "forced")
-"""Fields of a completion that are tuples; records of older versions lack the last ones."""
 _STEP = re.compile(r"step_\d+\.jsonl")
-UNFINISHED = "unfinished"
-"""Folder of a run in which `turntree serve` keeps the turns of sessions that have not ended."""
+UNFINISHED = "unfinished"  #: folder of a run in which `turntree serve` keeps the turns of unfinished sessions
 
 
 def episode_to_dict(episode: Episode) -> dict[str, Any]:
-    """``episode`` as JSON values; NaN and infinite numbers stay Python floats."""
+    """Convert to JSON values; NaN and infinite numbers stay Python floats."""
     turns = []
     context: tuple[int, ...] = ()
     for turn in episode.turns:
@@ -54,17 +52,13 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
         "failure": episode.failure,
         "failure_kind": str(episode.failure_kind or ""),
         "ungraded": list(episode.ungraded),
-        **({"others": [episode_to_dict(other) for other in episode.others]} if episode.others else {}),
+        **({"extra_dialogues": list(map(episode_to_dict, episode.extra_dialogues))} if episode.extra_dialogues else {}),
         **({"shared_turns": episode.shared_turns} if episode.shared_turns else {}),
     }
 
 
 def episode_from_dict(row: Mapping[str, Any]) -> Episode:
-    """The episode that ``episode_to_dict`` wrote.
-
-    Raises:
-        RecordError: If a field is missing, unknown or has the wrong form.
-    """
+    """Convert from the values of ``episode_to_dict``; raise ``RecordError`` if a field is malformed."""
     try:
         turns: list[Turn] = []
         context: tuple[int, ...] = ()
@@ -82,7 +76,7 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
             failure=row["failure"],
             failure_kind=FailureKind(kind) if (kind := row.get("failure_kind")) else None,
             ungraded=tuple(row.get("ungraded", ())),
-            others=tuple(map(episode_from_dict, row.get("others", ()))),
+            extra_dialogues=tuple(map(episode_from_dict, row.get("extra_dialogues", ()))),
             shared_turns=row.get("shared_turns", 0),
         )
     except KeyError as error:
@@ -96,13 +90,14 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
 
 
 def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
-    """``turn`` as JSON values, its prompt as what follows ``context`` where it begins so."""
+    """Convert to JSON values; if the prompt begins with ``context``, only the rest of it is stored."""
     completion = _shallow(turn.completion)
     completion["draft"] = _shallow(turn.completion.draft)
     if turn.completion.top is not None:
         top = turn.completion.top
         completion["top"] = {"ids": top.ids.tolist(), "logprobs": top.logprobs.tolist(), "k": top.ids.shape[1]}
     completion["finish_reason"] = str(turn.completion.finish_reason)
+    # After the environment has shortened the dialogue, the prompt does not begin with the context.
     shared = len(context) if turn.prompt_ids[: len(context)] == context else 0
     return {
         "shared": shared,
@@ -117,8 +112,9 @@ def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
 
 
 def turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
-    """The turn that ``turn_to_dict`` wrote after the same ``context``."""
+    """Convert from the values that ``turn_to_dict`` returned for the same ``context``."""
     completion = dict(entry["completion"])
+    # A negative count would silently take tokens from the wrong end of the context.
     if not 0 <= entry["shared"] <= len(context):
         raise ValueError(f"a turn shares {entry['shared']!r:.40} tokens with {len(context)} before it")
     for name in _SEQUENCES:
@@ -143,7 +139,6 @@ def turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
 
 
 def _shallow(data: Any) -> dict[str, Any]:
-    """The fields of a dataclass; tuples become lists, mappings plain dictionaries."""
     values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
     return {name: _plain(value) for name, value in values.items()}
 
@@ -155,13 +150,13 @@ def _plain(value: Any) -> Any:
 
 
 class EpisodeWriter:
-    """Appends episodes to a JSON Lines file, whole lines or nothing.
+    """Appends episodes to a JSON Lines file, complete lines or nothing.
 
-    Several processes, and threads with a writer each, may append to one file. Nothing is buffered, so what was
-    written survives a crash of the process. After an ``OSError``, as on a full disk, the file is as it was.
+    Several processes, and threads with one writer each, may append to one file. Nothing is buffered, so written
+    episodes survive a crash of the process. After an ``OSError`` (a full disk), the file is unchanged.
 
     Args:
-        path: The file; it and its folder are created where missing, an existing file is appended to.
+        path: Created with its folder if missing; an existing file is appended to.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -174,11 +169,11 @@ class EpisodeWriter:
         self.write_all([Record(labels, episode)])
 
     def write_all(self, records: Iterable[Record]) -> None:
-        """Append several episodes as ``write`` does, all of them or none."""
+        """Append several episodes, all or none."""
         append_lines(self._file, ({**labels, "episode": episode_to_dict(episode)} for labels, episode in records))
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -192,26 +187,20 @@ class Record(NamedTuple):
     """One line of a file of episodes."""
 
     labels: dict[str, Any]
-    """The labels that ``EpisodeWriter.write`` was given."""
     episode: Episode
 
 
 def episode_files(run: Path) -> list[Path]:
-    """The files of a recorded run's episodes, in order; a file is its own.
-
-    Raises:
-        RecordError: If a folder has none.
-        FileNotFoundError: If there is nothing at ``run``.
-    """
+    """Return the episode files of a recorded run in order; a file is returned itself."""
     if not run.exists():
-        raise FileNotFoundError(f"there is no {run}; give the folder of a run or a file of episodes")
+        raise FileNotFoundError(f"{run} does not exist; pass the folder of a run or a file of episodes")
     if run.is_file():
         return [run]
     steps = sorted(file for file in run.glob("episodes/*.jsonl") if _STEP.fullmatch(file.name))
     if not (files := steps or sorted(run.glob("*episodes*.jsonl"))):
         raise RecordError(
-            f"{run} holds no episodes: expected {run / 'episodes'}/step_*.jsonl as `turntree train` writes them; "
-            "`turntree eval --out FILE` writes a file that can be named itself"
+            f"{run} contains no episodes: expected {run / 'episodes'}/step_*.jsonl, as written by `turntree train`; "
+            "pass a file of `turntree eval --out FILE` itself"
         )
     return files
 
@@ -219,19 +208,19 @@ def episode_files(run: Path) -> list[Path]:
 def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iterator[Record]:
     """Read the lines that ``EpisodeWriter`` wrote, in order.
 
-    A last line that was cut off while it was written, as by ``kill -9``, is left out, and the log says so.
+    A last line that was cut off, as by ``kill -9``, is skipped with a warning.
 
     Args:
-        growing: Whether it is still written: a last line without its end is not read.
+        growing: Whether the file is still being written: an incomplete last line is then not read.
 
     Raises:
-        RecordError: If a line is damaged; it names the file and the line.
+        RecordError: If a line is damaged; the message names the file and the line.
     """
 
     def refuse(number: int, problem: str) -> RecordError:
-        return RecordError(f"{path}, line {number}: {problem}; remove the line if a run was cut off while writing it")
+        return RecordError(f"{path}, line {number}: {problem}; remove the line if a run was killed while writing it")
 
-    torn = partial(logger.warning, "%s, line %d, the last, was cut off while it was written: it is left out", path)
+    torn = partial(logger.warning, "%s: skipped line %d, the last, which was cut off while it was written", path)
     for number, row in json_lines(Path(path), refuse, growing=growing, torn=torn):
         if not isinstance(row.get("episode"), dict):
             raise RecordError(f'{path}, line {number}: expected an object with the field "episode", got {row!r:.60}')
@@ -246,5 +235,5 @@ def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iter
 
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
-    """The episodes of ``read_records`` without their labels."""
+    """Read the episodes of ``read_records`` without their labels."""
     return (record.episode for record in read_records(path))

@@ -1,7 +1,7 @@
-"""An episode as one token sequence with a mask: what a trainer reads.
+"""An episode as one token sequence with a mask: the form that trainers read.
 
-Invariant: every array but ``prompt_ids`` and ``turn_ends`` has the length of
-``response_ids``; a position is the policy's exactly where ``mask`` is 1.
+Invariant: every field except ``prompt_ids`` and ``turn_ends`` has the length of ``response_ids``; ``mask`` is 1 exactly
+where the policy sampled.
 """
 
 from __future__ import annotations
@@ -14,42 +14,35 @@ from turntree.spec_tree.rules.level import level_codes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
-    """The tokens of an episode, concatenated. The observation after the last turn is left out."""
+    """The concatenated tokens of an episode, without the observation after the last turn."""
 
-    prompt_ids: tuple[int, ...]
-    """Tokens before the first turn, shape (prompt,)."""
-    response_ids: tuple[int, ...]
-    """Everything after: sampled and forced tokens, observations and template tokens, shape (response,)."""
-    mask: tuple[int, ...]
-    """1 where the policy sampled, 0 elsewhere, shape (response,)."""
-    logprobs: tuple[float, ...]
-    """Natural log-probability of each sampled token, 0.0 elsewhere, shape (response,)."""
-    accepted: tuple[bool, ...]
-    """Where a draft was accepted; ``False`` where the engine does not report it, shape (response,)."""
+    prompt_ids: tuple[int, ...]  #: before the first turn, shape (prompt,)
+    response_ids: tuple[int, ...]  #: sampled, forced, observation and template tokens, shape (response,)
+    mask: tuple[int, ...]  #: 1 if sampled, else 0, shape (response,)
+    logprobs: tuple[float, ...]  #: natural logarithm; 0.0 if not sampled, shape (response,)
+    accepted: tuple[bool, ...]  #: accepted drafts; ``False`` if the engine does not report them, shape (response,)
+    #: exactness as in ``level.level_codes`` (1 for A to 4 for D), 0 if not sampled, shape (response,)
     levels: tuple[int, ...]
-    """Exactness of each sampled token as ``level.level_codes`` encodes it (1 for A to 4 for D), 0 elsewhere, shape
-    (response,)."""
+    #: under the distribution that drew the token, after all transforms; ``logprobs`` if the engine recorded none;
+    #: 0.0 if not sampled, shape (response,)
     behaviour_logprobs: tuple[float, ...]
-    """Natural log-probability of each sampled token under the distribution that drew it, after all transforms;
-    ``logprobs`` where the engine recorded none; 0.0 elsewhere, shape (response,)."""
-    turn_ends: tuple[int, ...]
-    """Index in ``response_ids`` of the last token of each turn, shape (turns,)."""
+    turn_ends: tuple[int, ...]  #: index in ``response_ids`` of each turn's last token, shape (turns,)
 
     @classmethod
     def of_each(cls, episode: Episode) -> tuple[TokenView, ...]:
-        """The views of the episode's segments; of an episode whose dialogue was not shortened, the one of ``of``."""
+        """Return one view per segment of the episode."""
         return tuple(cls.of(replace(episode, turns=turns)) for turns in episode.segments)
 
     @classmethod
     def of(cls, episode: Episode) -> TokenView:
-        """Concatenate the turns of ``episode``; without turns everything is empty.
+        """Concatenate the turns of ``episode``; without turns every field is empty.
 
         Raises:
-            ValueError: If the prompt of a turn does not begin with the prompt and response before it. Of an episode
-                whose dialogue was shortened ``of_each`` gives the views.
+            ValueError: If a turn's prompt does not begin with the prompt and response before it. Use ``of_each`` for an
+                episode whose dialogue was shortened.
         """
         if any(turn.text_only for turn in episode.turns):
-            raise ValueError(f"task {episode.task and episode.task.id!r} was played by text alone: it has no tokens")
+            raise ValueError(f"the episode of task {episode.task and episode.task.id!r} has only text, no tokens")
         prompt = episode.turns[0].prompt_ids if episode.turns else ()
         context: tuple[int, ...] = prompt
         mask: list[int] = []
@@ -62,20 +55,21 @@ class TokenView:
             if turn.prompt_ids[: len(context)] != context:
                 raise ValueError(
                     f"the prompt of turn {number} does not begin with the prompt and response of the turn "
-                    f"before (task {episode.task and episode.task.id!r}): tokens were rendered again"
+                    f"before it (task {episode.task and episode.task.id!r}): tokens were rendered again"
                 )
             completion = turn.completion
             added = len(turn.prompt_ids) - len(context)
             sampled = len(completion.token_ids)
             forced = completion.forced or (False,) * sampled
-            mask += [0] * added + [0 if one else 1 for one in forced]
+            # Forced tokens were not sampled, so a trainer must not learn them.
+            mask += [0] * added + [0 if is_forced else 1 for is_forced in forced]
             logprobs += [0.0] * added
             logprobs += completion.logprobs
             accepted += [False] * added
             accepted += completion.accepted or (False,) * sampled
             levels += [0] * added
             codes = level_codes(completion.levels or "A" * sampled).tolist()
-            levels += [0 if one else code for one, code in zip(forced, codes, strict=True)]
+            levels += [0 if is_forced else code for is_forced, code in zip(forced, codes, strict=True)]
             behaviour += [0.0] * added
             behaviour += completion.behaviour_logprobs or completion.logprobs
             ends.append(len(mask) - 1)

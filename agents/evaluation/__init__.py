@@ -1,4 +1,4 @@
-"""Statistics of many episodes: evaluations, suites, ``turntree bench``, and the machine they ran on.
+"""Evaluations, suites and benchmarks over many episodes, and the machine they ran on.
 
 Not here: options and output of the commands (``commands``).
 """

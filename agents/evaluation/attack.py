@@ -1,5 +1,3 @@
-"""The report of an attack on an environment: printed, as JSON, in a file."""
-
 from __future__ import annotations
 
 import json
@@ -14,10 +12,9 @@ from rich.text import Text
 
 from turntree.agents.files import json_value, write_whole
 from turntree.envs import Env
-from turntree.envs.checking.attack import BOUND, LUCK, Attack, Row, attack
+from turntree.envs.checking.attack import BOUND, LUCK, Attack, attack
 
-_NAMED = 3
-"""Tasks that the table names; the file names all."""
+_NAMED = 3  #: tasks listed in the table; the report file lists all
 
 
 def report_attack(
@@ -30,27 +27,21 @@ def report_attack(
     out: Path | None = None,
     as_json: bool = False,
 ) -> bool:
-    """Attack an environment and print the report.
+    """Attack an environment, print the report, and return whether nothing was found.
 
     Args:
-        bound: Share of the tasks that a policy may be paid without a solution, or refused with one.
-        luck: Share of the tasks that a guess may be right in.
-        above: The sum of an episode's rewards above which it counts as paid.
-        as_json: Whether JSON is printed in place of the table.
-
-    Returns:
-        Whether nothing was found.
-
-    Raises:
-        DataError: If the environment has no task, or fewer than it says.
-        OSError: If ``out`` cannot be written.
+        bound: Fraction of tasks that may pay a policy without a solution, or refuse one with a solution.
+        luck: Fraction of tasks in which a random answer may be right.
+        above: Sum of an episode's rewards above which the episode counts as paid.
+        as_json: Whether to print JSON instead of the table.
     """
     logger = logging.getLogger("turntree.envs")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # failures stand in the report
+    # Failures are part of the report.
+    logger.setLevel(logging.CRITICAL)
     try:
         with Console(stderr=True).status("attacking") as status:
-            report = attack(env, count=count, above=above, on_policy=lambda policy: status.update(f"saying: {policy}"))
+            report = attack(env, count=count, above=above, on_policy=lambda policy: status.update(f"policy: {policy}"))
     finally:
         logger.setLevel(level)
     findings = report.findings(bound, luck)
@@ -65,29 +56,25 @@ def report_attack(
 
 
 def _print(report: Attack, findings: Mapping[str, str]) -> None:
-    table = Table("", "policy", "tasks", "paid", "by luck", "which", box=None)
+    table = Table("", "policy", "tasks", "paid", "by luck", "task ids", box=None)
     for row in report.rows:
         mark = "FOUND" if row.policy in findings else "ok"
         paid = row.tasks - len(row.refused) if row.must_pay else len(row.paid)
         shares = (f"{count / row.tasks:.2%}" for count in (paid, row.lucky))
-        table.add_row(mark, Text(row.policy), str(row.tasks), *shares, Text(_some(_which(row))))
+        ids = tuple(row.refused if row.must_pay else row.paid) or tuple(row.failed)
+        table.add_row(mark, Text(row.policy), str(row.tasks), *shares, Text(_some_ids(ids)))
     console = Console()
     console.print(table)
     earned = ", ".join(f"{name} {value:.3g}" for name, value in report.nothing.items())
-    lines = [f"saying nothing earns: {earned}"]
+    lines = [f"reward of silence: {earned}"]
     if report.tasks and all(row.policy != "a solution" for row in report.rows):
-        lines.append("no right answer is known: `answer` is paid in no known form, and the class has no solution()")
+        lines.append("no right answer is known: no known form of `answer` is paid, and the class has no solution()")
     if report.ungraded:
-        lines.append(f"left out, for they have no verdict on a wrong answer: {_some(report.ungraded)}")
+        lines.append(f"left out because wrong answers are not graded: {_some_ids(report.ungraded)}")
     for line in (*lines, *(f"{policy}: {what}" for policy, what in findings.items())):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _which(row: Row) -> tuple[str, ...]:
-    """Tasks that paid, or that refused what is right; else those without a verdict."""
-    return tuple(row.refused if row.must_pay else row.paid) or tuple(row.failed)
-
-
-def _some(ids: tuple[str, ...]) -> str:
+def _some_ids(ids: tuple[str, ...]) -> str:
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return ", ".join(ids[:_NAMED]) + more

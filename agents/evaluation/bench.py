@@ -1,11 +1,9 @@
-"""A comparison of speeds with and without speculation, on the same tasks and seeds.
+"""Speed with and without speculation on the same tasks and seeds.
 
-Two engines of one kind are open at once and play an epoch each in turn, in
-alternating order, so that other load on the machine affects both. An epoch
-samples each task anew, as training does, with a fixed policy.
+Two engines of one kind are open at once and play each epoch in alternating order, so that other load on the machine
+affects both. Every epoch samples each task anew with a fixed policy.
 
-Invariant: a ratio is computed from times of one run. Episodes of a warm-up, of a
-task of their own if there is one, are not included.
+Invariant: a ratio is computed from times of one run, without the warm-up.
 """
 
 from __future__ import annotations
@@ -28,37 +26,28 @@ from turntree.agents.loop.renderer import Renderer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Cost of some episodes for one engine."""
-
     tokens: int
-    """Sampled tokens."""
-    verify_steps: int
-    """Sum over requests of the passes in which they sampled."""
-    seconds: float
-    """Wall time of the loop, environments included."""
-    drafting_seconds: float | None
-    """Seconds of it in the drafter; ``None`` without one."""
-    passes: int | None
-    """Forward passes of the engine, as the drafter counts them; ``None`` without one."""
+    verify_steps: int  #: forward passes in which each request sampled, summed over requests
+    seconds: float  #: wall time, including the environments
+    drafting_seconds: float | None  #: part of ``seconds`` in the drafter; None without a drafter
+    passes: int | None  #: the engine's forward passes; None without a drafter
 
     @property
     def tokens_per_second(self) -> float:
-        """Sampled tokens per second of wall time."""
         return self.tokens / self.seconds
 
     @property
     def tokens_per_forward_pass(self) -> float:
-        """Tokens sampled per forward pass; 1 without drafts."""
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     @property
     def drafter_ms(self) -> float | None:
-        """Milliseconds of the drafter per pass."""
+        # Milliseconds per forward pass.
         return 1000 * self.drafting_seconds / self.passes if self.drafting_seconds is not None and self.passes else None
 
     def __add__(self, other: Spent) -> Spent:
-        def both(one: Any, two: Any) -> Any:
-            return None if one is None or two is None else one + two
+        def both(first: Any, second: Any) -> Any:
+            return None if first is None or second is None else first + second
 
         return Spent(
             tokens=self.tokens + other.tokens,
@@ -70,34 +59,26 @@ class Spent:
 
 
 class Epoch(NamedTuple):
-    """All tasks, once with each engine."""
-
     plain: Spent
-    """Cost without drafts."""
     drafted: Spent
-    """Cost with drafts."""
-    turns: int
-    """Turns that both sampled from the same prompt with the same seed: up to the first that differs in an episode."""
-    equal: int
-    """Number of those that are equal token for token."""
+    turns: int  #: turns compared: up to the first that differs in each episode
+    equal: int  #: compared turns with equal tokens
 
     @property
     def ratio(self) -> float:
-        """Ratio of tokens per second with drafts to those without."""
         return self.drafted.tokens_per_second / self.plain.tokens_per_second
 
 
 def whole(epochs: Sequence[Epoch]) -> Epoch:
-    """All epochs as one."""
-    first, *others = epochs
-    for epoch in others:
-        first = Epoch(
-            first.plain + epoch.plain,
-            first.drafted + epoch.drafted,
-            first.turns + epoch.turns,
-            first.equal + epoch.equal,
+    total, *rest = epochs
+    for epoch in rest:
+        total = Epoch(
+            total.plain + epoch.plain,
+            total.drafted + epoch.drafted,
+            total.turns + epoch.turns,
+            total.equal + epoch.equal,
         )
-    return first
+    return total
 
 
 async def bench(
@@ -113,33 +94,35 @@ async def bench(
     """Play ``epochs`` epochs with each of two engines.
 
     Args:
-        choice: The engine; whether it speculates is set here.
-        seed: Seed of tasks and sampling; each epoch has one of its own.
+        choice: The engine; ``speculate`` is set here.
+        seed: Seed of tasks and sampling; each epoch derives its own.
 
     Raises:
-        UsageError: If the engine gives no tokens.
-        EngineFailed: If an episode failed, as its time would mean nothing.
+        UsageError: If the engine returns no tokens.
+        EngineFailed: If an episode failed, because its time would be meaningless.
     """
     async with AsyncExitStack() as stack:
-        ways = [
+        engines = [
             await stack.enter_async_context(open_engine(replace(choice, speculate=speculate)))
             for speculate in (False, True)
         ]
-        for engine in ways:  # compiles kernels that are compiled at first use
+        # Warm up: some kernels are compiled at first use.
+        for engine in engines:
             await _play(planned, engine, renderer, seed=derive_seed(seed, 0), concurrency=2, warm_up=True)
-        found = []
+        epochs_played = []
         for number in range(1, epochs + 1):
-            order = ways if number % 2 else ways[::-1]
+            # Alternate, so that a slow drift of the machine's speed cancels out.
+            order = engines if number % 2 else engines[::-1]
             played = {}
             for engine in order:
                 played[id(engine)] = await _measured(
                     planned, engine, renderer, seed=derive_seed(seed, number), concurrency=concurrency
                 )
                 on_played()
-            (plain, sampled), (drafted, again) = (played[id(engine)] for engine in ways)
-            turns, equal = _compared(sampled, again)
-            found.append(Epoch(plain, drafted, turns, equal))
-    return found
+            (plain, sampled), (drafted, again) = (played[id(engine)] for engine in engines)
+            turns, equal = _count_equal_turns(sampled, again)
+            epochs_played.append(Epoch(plain, drafted, turns, equal))
+    return epochs_played
 
 
 async def _measured(
@@ -162,26 +145,24 @@ async def _measured(
 async def _play(
     planned: Planned, engine: Engine, renderer: Renderer, *, seed: int, concurrency: int, warm_up: bool = False
 ) -> list[Episode]:
-    indices, playing = range(planned.count), planned.own(Playing(seed=seed, concurrency=concurrency))
+    indices, playing = range(planned.count), planned.configure(Playing(seed=seed, concurrency=concurrency))
     if warm_up:
         indices = range(planned.count, planned.count + 1) if planned.more_tasks else range(1)
         playing = replace(playing, samples=2)
     episodes = await evaluate(planned.make_env, engine, renderer, indices, playing)
     failed = [episode.failure for episode in episodes if episode.failure]
     if failed:
-        raise EngineFailed(f"{len(failed)} of {len(episodes)} episodes failed, the first: {failed[0]}")
+        raise EngineFailed(f"{len(failed)} of {len(episodes)} episodes failed; first failure: {failed[0]}")
     return episodes
 
 
 class _Drafter(NamedTuple):
-    """Counters of an engine's drafter."""
-
     passes: int
     seconds: float
 
 
 def _drafter(engine: Any) -> _Drafter | None:
-    """The drafter's counters, which engines name differently; ``None`` if nothing is drafted."""
+    # Engines name their counters differently; None if nothing is drafted.
     if hasattr(engine, "stats"):
         stats = engine.stats()
         return _Drafter(stats.forward_passes, stats.draft_seconds) if stats.drafted or stats.draft_seconds else None
@@ -191,12 +172,12 @@ def _drafter(engine: Any) -> _Drafter | None:
     return _Drafter(int(figures["steps"]), float(figures.get("draft_seconds", 0.0)))
 
 
-def _compared(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
-    """Number of turns with the same prompt in both, and of those that are equal."""
+def _count_equal_turns(sampled: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
     turns = equal = 0
-    for plain, drafted in zip(one, other, strict=True):
+    for plain, drafted in zip(sampled, other, strict=True):
         for left, right in zip(plain.turns, drafted.turns, strict=False):
             turns += 1
+            # Later turns have different prompts and cannot be compared.
             if left.completion.token_ids != right.completion.token_ids:
                 break
             equal += 1

@@ -1,5 +1,3 @@
-"""The results of ``turntree bench``, for a terminal and as JSON."""
-
 from __future__ import annotations
 
 import json
@@ -13,23 +11,15 @@ from turntree.agents.evaluation.evaluate import Estimate
 from turntree.agents.evaluation.paired import t_quantile
 from turntree.agents.files import json_value
 
-_HELPED = 1.005
-"""Tokens per forward pass, with drafts divided by without, below which the table shows no difference."""
+_HELPED = 1.005  #: smallest ratio of tokens per forward pass that counts as an improvement
 
 
 class BenchResult(NamedTuple):
-    """A measurement and its settings."""
-
     title: str
-    """Environment, model and engine."""
-    settings: Mapping[str, Any]
-    """All settings, defaults included."""
+    settings: Mapping[str, Any]  #: all settings, including defaults
     machine: Sequence[tuple[str, str]]
-    """The machine that it ran on."""
-    command: str
-    """The command that repeats it."""
+    command: str  #: command that repeats the measurement
     epochs: Sequence[Epoch]
-    """Epochs in order."""
 
 
 HEAD = (
@@ -41,20 +31,17 @@ HEAD = (
     "with drafts",
     "drafter ms per step",
 )
-"""Columns of the table."""
 
 
 def rows(epochs: Sequence[Epoch]) -> list[tuple[str, ...]]:
-    """Rows of the table: each epoch, then all of them."""
     named = [*((str(number), epoch) for number, epoch in enumerate(epochs, start=1)), ("all", whole(epochs))]
     return [(name, *_cells(epoch)) for name, epoch in named]
 
 
 def ratio_interval(epochs: Sequence[Epoch]) -> Estimate:
-    """Geometric mean of the epochs' ratios with its 95 % interval: Student's t of their logarithms.
+    """Return the geometric mean of the epochs' ratios with a 95 % interval (Student's t of the logarithms).
 
-    Returns:
-        The estimate; ``tasks`` is the number of epochs, and the ends are NaN where there is only one.
+    ``tasks`` of the estimate is the number of epochs; the interval is NaN with a single epoch.
     """
     values = [log(epoch.ratio) for epoch in epochs]
     count, mean = len(values), fmean(values)
@@ -63,32 +50,29 @@ def ratio_interval(epochs: Sequence[Epoch]) -> Estimate:
 
 
 def ratio_in_words(epochs: Sequence[Epoch]) -> list[str]:
-    """Return the ratio of an epoch with its interval, and a line if no draft helped."""
     ratio, every = ratio_interval(epochs), whole(epochs)
     if ratio.tasks > 1:
         interval = f"{ratio.low:.2f} to {ratio.high:.2f}, 95 % interval over {ratio.tasks} epochs"
-        open_ended = "; it contains 1, so no difference is shown" if ratio.low <= 1 <= ratio.high else ""
-        lines = [f"ratio of an epoch, geometric mean: {ratio.value:.2f} ({interval}{open_ended})"]
+        inconclusive = "; it contains 1, so no difference is shown" if ratio.low <= 1 <= ratio.high else ""
+        lines = [f"ratio per epoch, geometric mean: {ratio.value:.2f} ({interval}{inconclusive})"]
     else:
-        lines = ["ratio without an interval: it needs --epochs 2 or more"]
+        lines = ["no interval for the ratio: that needs --epochs 2 or more"]
     plain, drafted = every.plain.tokens_per_forward_pass, every.drafted.tokens_per_forward_pass
     if drafted < plain * _HELPED:
         lines.append(
-            f"no draft helped: {drafted:.2f} tokens per forward pass with drafts and {plain:.2f} without; "
-            "the ratio shows only the drafter's cost and the machine's noise"
+            f"drafts did not help: {drafted:.2f} tokens per forward pass with drafts and {plain:.2f} without; "
+            "the ratio shows only drafting costs and noise of the machine"
         )
     return lines
 
 
 def same_turns(epochs: Sequence[Epoch]) -> str:
-    """The number of equal turns, in words."""
     every = whole(epochs)
     words = f"{every.equal} of {every.turns} turns equal token for token"
-    return words if every.equal == every.turns else f"{words}; the others fell on a near tie: try --dtype float32"
+    return words if every.equal == every.turns else f"{words}; the rest differ at near ties: try --dtype float32"
 
 
 def as_json(result: BenchResult) -> str:
-    """Everything as one JSON object; times are seconds of wall time."""
     return json.dumps(
         {
             "title": result.title,

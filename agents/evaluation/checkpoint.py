@@ -17,21 +17,16 @@ class CheckpointError(AgentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Tokenizer and size of a model; its weights are left to the engine."""
-
-    name: str
-    """Directory or Hugging Face id."""
+    name: str  #: folder or Hugging Face id
     tokenizer: Any
-    """Hugging Face tokenizer."""
-    max_positions: int | None
-    """Positions of the model's context; ``None`` if it does not state them."""
+    max_positions: int | None  #: context length; None if the configuration does not state it
 
     @classmethod
     def open(cls, name: str) -> Checkpoint:
-        """Read tokenizer and configuration.
+        """Read the tokenizer and configuration.
 
         Args:
-            name: A directory with ``config.json``, or an id of the Hugging Face hub.
+            name: A folder with ``config.json``, or a Hugging Face id.
 
         Raises:
             CheckpointError: If there is no such model, or its files are damaged.
@@ -39,13 +34,14 @@ class Checkpoint:
         """
         if _is_path(name) and not (Path(name) / "config.json").is_file():
             raise CheckpointError(
-                f"{name!r} is not a model directory: expected a folder with config.json, weights and "
-                "tokenizer; check the path, or give the id of a model on the Hugging Face hub"
+                f"{name!r} is not a model folder: expected config.json, weights and tokenizer in it; "
+                "check the path, or give a Hugging Face id"
             )
         try:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise MissingExtra("reading a model", "local") from error
+        # Damaged weights fail here, not minutes later inside the engine.
         if _is_path(name):
             check_weights(Path(name))
         config = None
@@ -56,19 +52,15 @@ class Checkpoint:
             except (OSError, ValueError, KeyError) as error:
                 reason = str(error).partition("\n")[0]
                 if config is not None and _is_path(name) and not any(Path(name).glob("*token*")):
-                    reason = "it has no tokenizer; expected tokenizer.json beside its weights"
+                    reason = "it has no tokenizer; expected tokenizer.json next to the weights"
                 if alone is not None:
-                    reason = f"{alone}, and it is not in the cache; give the folder of a model"
+                    reason = f"{alone}, and it is not in the cache; give a model folder"
                 raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
         return cls(name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 
 
 def check_weights(folder: Path) -> None:
-    """Read the heads of a model's files of weights, which say how long they are.
-
-    Raises:
-        CheckpointError: If a file is cut off, or none of its kind.
-    """
+    """Check the headers of the safetensors files, which state each file's length."""
     from safetensors import SafetensorError, safe_open
 
     for file in sorted(folder.glob("*.safetensors")):
@@ -80,7 +72,7 @@ def check_weights(folder: Path) -> None:
 
 
 def _is_path(name: str) -> bool:
-    """Whether ``name`` is a path on this machine; hub ids are ``name`` or ``owner/name``."""
+    # Hugging Face ids are `name` or `owner/name`.
     path = Path(name)
     outside = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) != 2
     return path.exists() or outside or path.parent.is_dir()

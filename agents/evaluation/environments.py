@@ -1,4 +1,4 @@
-"""Environments from the arguments of a command: an id, a module before it, ``KEY=VALUE`` for its arguments."""
+"""Environments from command-line arguments."""
 
 from __future__ import annotations
 
@@ -17,21 +17,16 @@ from turntree.envs.running.containment import contain
 
 
 def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
-    """The keyword arguments of an environment from a command's arguments.
+    """Return the keyword arguments of an environment.
 
     Args:
-        pairs: ``KEY=VALUE``; values are JSON where they parse as JSON.
-        data: Argument ``data``, if any.
-        tool_format: Argument ``tool_format``, if any.
-
-    Raises:
-        UsageError: If a pair has not this form.
+        pairs: ``KEY=VALUE``; values that parse as JSON are JSON.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise UsageError(f"--env-arg takes KEY=VALUE, for example max_numbers=3; got {pair!r}")
+            raise UsageError(f"expected --env-arg KEY=VALUE, for example max_numbers=3; got {pair!r}")
         try:
             arguments[key] = parse_json(value)
         except ValueError:
@@ -41,13 +36,10 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
 
 
 def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[Env]:
-    """A function that creates an environment.
+    """Return a function that creates an environment.
 
     Args:
-        arguments: Plain values by name; ``limits`` and a ``simulated_user``, a language model's part, are mappings.
-
-    Raises:
-        UsageError: If its module is not found, or it does not take the arguments.
+        arguments: Plain values by name; ``limits`` and ``simulated_user`` are mappings.
     """
     try:
         check_settings(env_id, arguments)
@@ -55,27 +47,22 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
     except ModuleNotFoundError as error:
         if error.name != env_id.partition(":")[0]:
             raise
-        raise UsageError(f"there is no module {error.name!r} in this folder or among the installed ones") from error
+        raise UsageError(f"no module {error.name!r} in this folder or among the installed packages") from error
     except ValueError as error:
         raise UsageError(f"{env_id}: {error}") from error
 
 
 def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
-    """Create the environment.
-
-    Raises:
-        UsageError: If it does not take the arguments.
-    """
     try:
         return contain(make_env)
     except TypeError as error:
-        # Gymnasium appends the origin of the error, with all arguments once more.
+        # Gymnasium appends the error's origin, with all arguments repeated.
         reason = str(error).partition(" was raised from")[0]
-        raise UsageError(f"{env_id} does not take these arguments: {reason}") from error
+        raise UsageError(f"{env_id} does not accept these arguments: {reason}") from error
 
 
 def env_after(episode: Episode, env: Any, make_env: Callable[[], Any]) -> Any:
-    """The environment for the next episode: another one after a timeout, as a thread may still be in this one."""
+    # After a timeout a thread may still run in the old environment, so the next episode gets a new one.
     if episode.failure_kind is not FailureKind.TIMEOUT:
         return env
     Thread(target=contain, args=(env.close,), daemon=True).start()

@@ -1,7 +1,6 @@
-"""Evaluation: many tasks played, and their results summed up.
+"""Evaluation: play many tasks and aggregate the results.
 
-Invariant: an episode that ended in a failure, or whose answer could not be
-judged, is counted only as that; it is neither right nor wrong.
+Invariant: a failed or ungraded episode is counted only as such, never as right or wrong.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan, sqrt
 from typing import Any, NamedTuple
@@ -27,16 +26,14 @@ from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.limits import Limits
 from turntree.envs.running.containment import contain
 
-_Z95 = 1.959964
-"""Two-sided 95 % quantile of the standard normal distribution."""
+_Z95 = 1.959964  #: two-sided 95 % quantile of the standard normal distribution
 
 
 class Sampled(NamedTuple):
-    """An episode and its place in the evaluation."""
+    """Identify one episode of an evaluation."""
 
     task: int
-    sample: int
-    """Number of the sample, from 0."""
+    sample: int  #: from 0
     episode: Episode
 
 
@@ -45,21 +42,21 @@ class Playing:
     """How tasks are played."""
 
     model: str = ""
-    """Name of the model, for the record."""
+    """Model name to record."""
     limits: Limits | None = None
     """As in ``rollout``."""
     sampling: Sampling | None = None
-    """As in ``rollout``; its seed is replaced."""
+    """As in ``rollout``; the seed is replaced."""
     seed: int = 0
-    """With the task's number it seeds the episode and its sampling, so an episode does not depend on the others."""
+    """Seeds each episode together with the task's index, so that episodes are independent of each other."""
     concurrency: int = 16
-    """Episodes played at the same time."""
+    """Episodes played at once."""
     samples: int = 1
-    """Episodes of each task. They start in the same state and differ by their sampling seed."""
+    """Episodes per task; they share the initial state and differ in their sampling seeds."""
     scorer: Scorer | None = None
     """Computes the rewards instead of the environment, for all samples of a task at once."""
     tool_calls: ToolCalls = ToolCalls.NATIVE
-    """For a chat server: the side that parses tool calls."""
+    """Who parses tool calls; for chat servers only."""
 
 
 async def evaluate(
@@ -76,93 +73,105 @@ async def evaluate(
     """Play the tasks ``indices``, several at once.
 
     Args:
-        make_env: Creates an environment; called ``concurrency`` times at most, and after each timeout.
+        make_env: Creates an environment; called at most ``concurrency`` times, and after each timeout.
         engine: Samples the turns; a chat server returns them as text.
-        renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
-        done: Episodes by task and sample that were played before; they are not played again. With a scorer
-            only complete tasks count.
-        on_episode: Called with each episode as it ends; with a scorer, as its task ends.
-        **settings: Fields of ``Playing``, instead of those of ``playing``.
+        renderer: Renderer with the tokenizer of the engine's model; ``None`` for a chat server.
+        done: Finished episodes by task and sample, which are not played again. With a scorer, only tasks whose samples
+            are all finished count.
+        on_episode: Called with each finished episode; with a scorer, when all samples of its task are finished.
+        **settings: Fields of ``Playing`` that override ``playing``.
 
     Returns:
-        The episodes in the order of ``indices``, the samples of a task one after another.
+        The episodes in the order of ``indices``, with the samples of a task next to each other.
 
     Raises:
         TypeError: If ``Playing`` has no such field.
-        ValueError: If an engine is given without a renderer.
+        ValueError: If ``renderer`` is missing for an engine.
     """
     playing = replace(playing, **settings)
-    samples, scorer = playing.samples, playing.scorer
-    played: Callable[..., Awaitable[Episode]]
+    play_one: Callable[..., Awaitable[Episode]]
     if isinstance(engine, ChatServer):
-        played = partial(chat_rollout, server=engine, tool_calls=playing.tool_calls)
+        play_one = partial(chat_rollout, server=engine, tool_calls=playing.tool_calls)
     elif renderer is not None:
-        played = partial(rollout, engine=engine, renderer=renderer)
+        play_one = partial(rollout, engine=engine, renderer=renderer)
     else:
-        raise ValueError("an engine of tokens needs a renderer, built on the tokenizer of its model; got None")
-    order = [(index, sample) for index in indices for sample in range(samples)]
-    ended: dict[int, Episode] = {}
-    groups: dict[int, list[int]] = defaultdict(list)
-    for place, at in enumerate(order):
-        if done and at in done and (scorer is None or all((at[0], sample) in done for sample in range(samples))):
-            ended[place] = done[at]
-    places = iter([place for place in range(len(order)) if place not in ended])
+        raise ValueError("expected a Renderer with the tokenizer of the engine's model, got None")
+    samples = range(playing.samples)
+    order = [(index, sample) for index in indices for sample in samples]
+    run = _Run(make_env=make_env, play_one=play_one, playing=playing, order=order, on_episode=on_episode)
+    for position, (index, sample) in enumerate(order):
+        needed = [(index, sample)] if playing.scorer is None else [(index, other) for other in samples]
+        if done and all(key in done for key in needed):
+            run.ended[position] = done[index, sample]
+    # The workers share one iterator, so each takes the next position that is still open.
+    remaining = [position for position in range(len(order)) if position not in run.ended]
+    positions = iter(remaining)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(playing.concurrency, len(remaining))):
+            group.create_task(run.work(contain(make_env), positions))
+    return [run.ended[position] for position in range(len(order))]
 
-    async def play(env: Any, places: Iterator[int]) -> None:
-        for place in places:
-            index, sample = order[place]
-            own, drawn = derive_seed(playing.seed, index), playing.sampling
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    make_env: Callable[[], Any]
+    play_one: Callable[..., Awaitable[Episode]]
+    playing: Playing
+    order: list[tuple[int, int]]  #: (task, sample) by position
+    on_episode: Callable[[Sampled], None] | None
+    ended: dict[int, Episode] = field(default_factory=dict)  #: by position
+    groups: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: ended positions of each task
+
+    async def work(self, env: Any, positions: Iterator[int]) -> None:
+        playing = self.playing
+        for position in positions:
+            index, sample = self.order[position]
+            seed, sampling = derive_seed(playing.seed, index), playing.sampling
             if sample:
-                drawn = replace(drawn or Sampling(), seed=sampling_seed(playing.seed, index, sample))
-            ended[place] = await played(env, limits=playing.limits, index=index, seed=own, sampling=drawn)
-            env = env_after(ended[place], env, make_env)
-            await end(place)
+                sampling = replace(sampling or Sampling(), seed=sampling_seed(playing.seed, index, sample))
+            episode = await self.play_one(env, limits=playing.limits, index=index, seed=seed, sampling=sampling)
+            self.ended[position] = episode
+            env = env_after(episode, env, self.make_env)
+            await self._report(position)
         contain(env.close)
 
-    async def end(place: int) -> None:
-        news = [place]
+    async def _report(self, position: int) -> None:
+        finished, scorer, samples = [position], self.playing.scorer, self.playing.samples
         if scorer is not None:
-            (group := groups[place // samples]).append(place)
+            # Rewards may compare the samples of a task, so they are computed once all have ended.
+            (group := self.groups[position // samples]).append(position)
             if len(group) < samples:
                 return
-            news = sorted(group)
-            judged = await judge_episodes([ended[place] for place in news], scorer)
-            ended.update(zip(news, judged, strict=True))
-        if on_episode is not None:
-            for place in news:
-                on_episode(Sampled(*order[place], ended[place]))
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(playing.concurrency, len(order) - len(ended))):
-            group.create_task(play(contain(make_env), places))
-    return [ended[place] for place in range(len(order))]
+            finished = sorted(group)
+            scored = await judge_episodes([self.ended[other] for other in finished], scorer)
+            self.ended.update(zip(finished, scored, strict=True))
+        if self.on_episode is not None:
+            for other in finished:
+                self.on_episode(Sampled(*self.order[other], self.ended[other]))
 
 
 def sampling_seed(seed: int, task: int, sample: int) -> int:
-    """The seed that a sample of a task is drawn with; those of its turns are derived from it."""
+    """Return the seed of a sample; the seeds of its turns are derived from it."""
     own = derive_seed(seed, task)
     return own if sample == 0 else derive_seed(own, sample)
 
 
 def solved(episode: Episode) -> bool:
-    """Whether the episode's component ``correct``, else its reward, is 1."""
+    """Return whether the ``correct`` component, or else the reward, is 1."""
     return episode.rewards.get("correct", episode.reward) >= 1.0
 
 
 class Estimate(NamedTuple):
-    """A mean over tasks."""
+    """A mean with its confidence interval."""
 
-    value: float
-    """The mean; NaN without tasks."""
-    low: float
-    """Lower end of the 95 % interval."""
+    value: float  #: NaN without tasks
+    low: float  #: lower end of the 95 % interval
     high: float
-    """Upper end."""
     tasks: int
 
 
 def wilson_interval(successes: int, trials: int) -> Estimate:
-    """A success rate with the interval of Wilson (1927); unlike the normal one it is accurate near 0 and 1.
+    """Return a success rate with Wilson's 95 % interval (1927), which is accurate near 0 and 1.
 
     >>> _, low, high, _ = wilson_interval(0, 20)
     >>> f"{low:.3f} {high:.3f}"
@@ -178,39 +187,25 @@ def wilson_interval(successes: int, trials: int) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Sums over episodes; all but ``failures``, ``ungraded`` and ``stop_reasons`` leave masked episodes
-    out."""
+    """Totals over episodes. Masked episodes count only in ``failures``, ``ungraded`` and ``stop_reasons``."""
 
-    scored: int
-    """Episodes with a verdict."""
-    solved: int
-    """Scored episodes that are right."""
-    failures: int
-    """Episodes that ended in a failure; masked."""
-    ungraded: int
-    """Episodes whose answer could not be judged; masked."""
-    reward: float
-    """Sum of the rewards."""
-    turns: int
-    """Turns of the policy."""
-    tokens: int
-    """Tokens sampled, as far as they are known."""
-    verify_steps: int
-    """Forward passes in which tokens were sampled; 0 if the engine does not count them."""
-    prompt_tokens: int
-    """Tokens of all turns' prompts."""
-    cached_tokens: int
-    """Prompt tokens whose keys and values were reused."""
-    stop_reasons: dict[str, int]
-    """Number of episodes by stop reason, the most frequent first."""
-    cut_turns: int = 0
-    """Turns that ended at a limit of tokens: what the policy had still to say is not there."""
-    text_turns: int = 0
-    """Turns of which only the text is known; their tokens are not counted."""
+    scored: int  #: episodes with a grade
+    solved: int  #: scored episodes that are right
+    failures: int  #: failed episodes; masked
+    ungraded: int  #: episodes whose answer could not be graded; masked
+    reward: float  #: sum of the rewards
+    turns: int  #: turns of the policy
+    tokens: int  #: sampled tokens, as far as known
+    verify_steps: int  #: forward passes that sampled tokens; 0 if the engine does not count them
+    prompt_tokens: int  #: prompt tokens of all turns
+    cached_tokens: int  #: prompt tokens served from the KV cache
+    stop_reasons: dict[str, int]  #: episodes per stop reason, most frequent first
+    cut_turns: int = 0  #: turns truncated by a token limit
+    text_turns: int = 0  #: turns known only as text; their tokens are not counted
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> Evaluation:
-        """Sum up ``episodes``."""
+        """Aggregate ``episodes``."""
         scored = [episode for episode in episodes if not episode.masked]
         turns = [turn for episode in scored for turn in episode.turns]
         return cls(
@@ -231,19 +226,19 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of the scored episodes that are right; NaN without any."""
+        """Return the fraction of scored episodes that are right; NaN without any."""
         return self.interval.value
 
     @property
     def interval(self) -> Estimate:
-        """The accuracy with its 95 % interval."""
+        """Return the accuracy with its 95 % interval."""
         return wilson_interval(self.solved, self.scored)
 
     @property
     def tokens_per_forward_pass(self) -> float:
-        """Tokens sampled per forward pass; 1 without speculation, NaN if the engine does not count."""
+        """Return sampled tokens per forward pass; NaN if the engine does not count passes."""
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     def per_episode(self, total: float) -> float:
-        """``total`` per scored episode; NaN without any."""
+        """Return ``total`` per scored episode; NaN without any."""
         return total / self.scored if self.scored else nan

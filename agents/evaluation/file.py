@@ -1,8 +1,7 @@
-"""The file of an evaluation: every finished episode is written at once, so that a killed run can resume.
+"""The episode file of an evaluation: episodes are written as they end, so that a killed run can resume.
 
-Each line has the digest of the settings it was played with, the data among
-them: episodes of other settings are never mixed in, and only dropped on request.
-One process writes it at a time. Episodes that failed are played again.
+Each line carries a digest of its settings and data; episodes of other settings are refused, never mixed in. One
+process writes at a time, and failed episodes are played again.
 """
 
 from __future__ import annotations
@@ -21,42 +20,36 @@ from turntree.agents.errors import RecordError, UsageError
 from turntree.agents.files import OneWriter, is_special, write_whole
 from turntree.envs.data.json_files import parse_json
 
-Place = tuple[int, int]
-"""Number of the task, number of the sample."""
+TaskSample = tuple[int, int]  #: (task, sample)
 
+#: settings repeated in each line because a reader of the tokens needs them
 RENDERING = ("template_options", "max_thinking_tokens")
-"""Settings that each line repeats where they are given: what a reader of the tokens needs to know."""
 
 
 class _Line(NamedTuple):
-    """An episode, and the line that it was read from."""
-
     episode: Episode
     written: bytes
 
 
 class EvalFile:
-    """Episodes of one evaluation, on disk.
-
-    Nothing is written before ``begin``, so that what follows the opening may still fail.
+    """The episodes of one evaluation on disk. Nothing is written before ``begin``.
 
     Args:
         path: JSON lines; an existing file is continued.
-        settings: Everything that the episodes depend on, JSON values; not the number of tasks or samples.
-        whole: Samples of a task, if only complete tasks count; 0 if every episode counts.
+        settings: Everything that the episodes depend on, as JSON values, except the number of tasks and samples.
+        whole: Samples per task if only complete tasks count; 0 if every episode counts.
 
     Raises:
-        UsageError: If the file holds episodes of other settings or other data, or no episodes, if another process
-            writes it, or if it is no regular file.
+        UsageError: If the file holds episodes of other settings or data, or anything else; if another process is
+            writing it; if it is not a regular file.
         RecordError: If a line before the last is damaged.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, whole: int = 0, restart: bool = False) -> None:
         if is_special(path):
-            raise UsageError(
-                f"{path} is no regular file, and episodes are read back from it to go on after a kill; name a file"
-            )
-        self.path = path = path.resolve()  # a link stays one
+            raise UsageError(f"{path} is not a regular file, from which a killed run could resume; name a regular file")
+        # Replace the target of a symbolic link, not the link.
+        self.path = path = path.resolve()
         self._lock = OneWriter(path)
         try:
             self._open(settings, whole, restart)
@@ -71,29 +64,26 @@ class EvalFile:
         self._settings = json.loads(text)
         self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         lines = {} if restart or not path.exists() else self._read()
-        lines = {place: line for place, line in lines.items() if not line.episode.failure}
+        lines = {key: line for key, line in lines.items() if not line.episode.failure}
         if whole:
             counts = Counter(index for index, _ in lines)
-            lines = {place: line for place, line in lines.items() if counts[place[0]] == whole}
-        self.done: dict[Place, Episode] = {place: line.episode for place, line in lines.items()}
-        """Episodes that need not be played again."""
+            lines = {key: line for key, line in lines.items() if counts[key[0]] == whole}
+        #: episodes that are not played again
+        self.done: dict[TaskSample, Episode] = {key: line.episode for key, line in lines.items()}
         self._kept = b"".join(line.written + b"\n" for line in lines.values())
         self._writer: EpisodeWriter | None = None
 
     def begin(self) -> None:
-        """Leave in the file what need not be played again, and open it for more.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Rewrite the file with the episodes to keep, and open it for appending."""
+        # Drops failed, incomplete and damaged lines.
         write_whole(self.path, self._kept)
         self._writer = EpisodeWriter(self.path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
-        """Append an episode after ``begin``.
+        """Append an episode; call ``begin`` first.
 
         Raises:
-            OSError: If it cannot be written; the file is as it was.
+            OSError: If it cannot be written; the file stays unchanged.
         """
         assert self._writer is not None, "begun"
         self._writer.write(
@@ -101,42 +91,41 @@ class EvalFile:
         )
 
     def close(self) -> None:
-        """Close the file, so that another process may write it."""
         if self._writer is not None:
             self._writer.close()
         self._lock.close()
 
-    def _read(self) -> dict[Place, _Line]:
-        found: dict[Place, _Line] = {}
+    def _read(self) -> dict[TaskSample, _Line]:
+        found: dict[TaskSample, _Line] = {}
         lines = self.path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
-        for number, line in enumerate(lines[:-1], start=1):  # the last one was cut off during writing
+        # Text after the last newline was cut off while it was written.
+        for number, line in enumerate(lines[:-1], start=1):
             try:
                 row = parse_json(line.decode("utf-8", "surrogatepass"))
-                place = (int(row["index"]), int(row["sample"]))
+                key = (int(row["index"]), int(row["sample"]))
                 other = row["run"] != self._digest
                 given: Any = None if other else row["episode"]
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise RecordError(f"{self.path}, line {number}: no episode of an evaluation; {_ADVICE}") from error
+                raise RecordError(f"{self.path}, line {number}: not an episode of an evaluation; {_ADVICE}") from error
             if other:
                 raise UsageError(
-                    f"{self.path} holds episodes that were played with other settings, or on other data"
+                    f"{self.path} contains episodes of other settings or data"
                     f"{_differences(row.get('settings'), self._settings)}; {_ADVICE}"
                 )
             try:
-                found[place] = _Line(episode_from_dict(given), line)
+                found[key] = _Line(episode_from_dict(given), line)
             except RecordError as error:
                 raise RecordError(f"{self.path}, line {number}: {error}; {_ADVICE}") from error
         if not found and any(lines):
-            raise UsageError(f"{self.path} holds no episodes of an evaluation; {_ADVICE}")
+            raise UsageError(f"{self.path} contains no episodes of an evaluation; {_ADVICE}")
         return found
 
 
 def _differences(there: Any, here: Mapping[str, Any]) -> str:
-    """What differs between the settings of a file and those of now; empty if the file does not tell its own."""
     if not isinstance(there, dict):
         return ""
     names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return ": " + ", ".join(f"{name} {there.get(name)!r:.60} there, {here.get(name)!r:.60} now" for name in names)
+    return ": " + ", ".join(f"{name} {there.get(name)!r:.60} in the file, {here.get(name)!r:.60} now" for name in names)
 
 
-_ADVICE = "name another file, or begin it anew with --restart"
+_ADVICE = "name another file, or overwrite it with --restart"

@@ -1,5 +1,3 @@
-"""Facts about the machine of a measurement."""
-
 from __future__ import annotations
 
 import os
@@ -10,17 +8,12 @@ from pathlib import Path
 
 
 def hardware(device: str = "cpu") -> str:
-    """The accelerator, or the processor and its cores."""
     accelerators = [name for _, name in _accelerator(device)]
     return accelerators[0] if accelerators else f"{_processor()}, {os.cpu_count()} cores"
 
 
 def machine_facts(packages: Iterable[str], *, device: str = "cpu") -> list[tuple[str, str]]:
-    """Processor, system, and the installed versions of ``packages``.
-
-    Args:
-        device: Torch device; an accelerator is named first.
-    """
+    """Return processor, system and package versions; an accelerator comes first."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = [(package, version_of(package)) for package in packages]
     facts = [
@@ -52,7 +45,6 @@ def _processor() -> str:
 
 
 def version_of(package: str) -> str | None:
-    """Version of a distribution; ``None`` if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

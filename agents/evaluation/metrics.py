@@ -1,8 +1,7 @@
-"""Metrics over several samples of each task: average, pass@k, majority, each with its interval.
+"""Metrics over several samples per task: average, pass@k and majority, each with an interval.
 
-Intervals are bootstraps over tasks (1,000 draws of a fixed seed, 2.5 to 97.5 %):
-samples of one task are not independent, tasks are. Masked episodes are left
-out, and so is a task with no others.
+Intervals are bootstraps over tasks (1,000 draws, fixed seed, 2.5 to 97.5 %), because samples of one task are not
+independent. Masked episodes are left out, as are tasks that have no others.
 """
 
 from __future__ import annotations
@@ -24,24 +23,19 @@ _DRAWS = 1000
 
 
 class Repeated(NamedTuple):
-    """Metrics of several samples per task."""
-
-    average: Estimate
-    """avg@k: share of right samples."""
-    passing: dict[int, Estimate]
-    """pass@k by k: probability that one of k samples is right."""
-    majority: Estimate
-    """maj@k: whether the most frequent answer is right; ties count by their share."""
+    average: Estimate  #: avg@k, fraction of right samples
+    passing: dict[int, Estimate]  #: k -> pass@k, probability that one of k samples is right
+    majority: Estimate  #: maj@k, whether the most frequent answer is right; ties count by their share
 
 
 def repeated(groups: Sequence[Sequence[Episode]]) -> Repeated:
-    """Sum up the samples of tasks."""
     scored = [[episode for episode in group if not episode.masked] for group in groups]
     scored = [group for group in scored if group]
     right = [sum(map(solved, group)) for group in scored]
     most = max(map(len, scored), default=0)
     passing: dict[int, Estimate] = {}
-    for k in _powers(most):
+    # Powers of two up to the number of samples, and that number itself.
+    for k in sorted({2**n for n in range(most.bit_length())} | {most}) if most else []:
         able = [(len(group), count) for group, count in zip(scored, right, strict=True) if len(group) >= k]
         passing[k] = estimate([pass_at_k(n, count, k) for n, count in able])
     return Repeated(
@@ -52,20 +46,19 @@ def repeated(groups: Sequence[Sequence[Episode]]) -> Repeated:
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """Unbiased estimate of the probability that one of ``k`` samples is right (Chen et al. 2021, equation 1).
+    """Estimate without bias the probability that one of ``k`` samples is right (Chen et al. 2021, eq. 1).
 
-    Example:
-        >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
-        (0.25, 0.5, 1.0)
+    >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
+    (0.25, 0.5, 1.0)
     """
     return 1.0 - comb(samples - right, k) / comb(samples, k)
 
 
 def majority_right(episodes: Sequence[Episode]) -> float:
-    """Whether the most frequent answer is right; among equally frequent ones, the share that is.
+    """Return whether the most frequent answer is right, or the right share of tied answers.
 
-    Answers count as one however they are written: right ones, since they equal the gold one, and wrong ones that the
-    verifier finds equal. Episodes without an answer have no vote. An answer is read from the last text of the policy.
+    Right answers count as one, and so do wrong answers that the verifier finds equal. Episodes without an answer do not
+    vote. The answer is read from the policy's last message.
     """
     right = sum(map(solved, episodes))
     texts = (final_text(episode) for episode in episodes if not solved(episode))
@@ -78,33 +71,27 @@ def majority_right(episodes: Sequence[Episode]) -> float:
 
 
 def _votes(answers: Counter[str]) -> list[int]:
-    """How often each of the answers was given, where equal ones are one."""
     pairs = list(combinations(answers, 2))
-    questions = [""] * len(pairs)  # none of them is paid
+    # Only equality matters here, so no question is needed.
+    questions = [""] * len(pairs)
     scores = score_batch([rf"\boxed{{{one}}}" for one, _ in pairs], [other for _, other in pairs], questions=questions)
     votes = dict(answers)
-    for (one, other), score in zip(pairs, scores, strict=True):
-        if score.correct and one in votes and other in votes:
-            votes[one] += votes.pop(other)
+    for (answer, other), score in zip(pairs, scores, strict=True):
+        if score.correct and answer in votes and other in votes:
+            votes[answer] += votes.pop(other)
     return list(votes.values())
 
 
 def final_text(episode: Episode) -> str | None:
-    """The answer in the policy's last message, or ``None``."""
     replies = [message.content for message in episode.messages if message.role is Role.ASSISTANT]
     return extract(replies[-1]).answer if replies else None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean of one value per task with its bootstrap interval."""
     if not values:
         return Estimate(nan, nan, nan, 0)
     data = np.asarray(values, np.float64)
+    # A fixed seed, so that the same episodes always give the same interval.
     drawn = np.random.default_rng(0).integers(len(data), size=(_DRAWS, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
     return Estimate(float(data.mean()), float(low), float(high), len(data))
-
-
-def _powers(most: int) -> list[int]:
-    """1, 2, 4, ... up to ``most``, and ``most`` itself."""
-    return sorted({2**n for n in range(most.bit_length())} | {most}) if most else []

@@ -22,60 +22,41 @@ from turntree.agents.loop.renderer import Renderer
 from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.envs.limits import Limits
 
-_ENDLESS = 20
-"""Tasks that are played of an environment with unlimited tasks."""
-_CONTEXT = 1024
-"""Most tokens of an episode, unless a turn needs more."""
+_ENDLESS = 20  #: tasks to play if the environment has unlimited tasks
+_CONTEXT = 1024  #: tokens per episode, unless a turn needs more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """An evaluation whose environment exists and whose settings fit the model."""
-
     task: EvalTask
     make_env: Callable[[], Any]
-    """Creates the environment."""
-    count: int
-    """Tasks."""
+    count: int  #: tasks
     limits: Limits
-    """Limits of an episode."""
-    more_tasks: bool = False
-    """Whether the environment has tasks beyond these."""
-    tools: tuple[str, ...] = ()
-    """Names of the environment's tools."""
-    data: str = ""
-    """Digest of the environment's tasks: ids, questions and gold answers."""
+    more_tasks: bool = False  #: whether the environment has tasks beyond ``count``
+    tools: tuple[str, ...] = ()  #: names of the environment's tools
+    data: str = ""  #: digest of the tasks: ids, questions and gold answers
 
     @property
     def context(self) -> int:
-        """Most tokens of an episode."""
         assert self.limits.max_context_tokens is not None
         return self.limits.max_context_tokens
 
-    def fitted(self, max_positions: int | None) -> Planned:
-        """The same within the positions of a model, unless the context was given explicitly."""
+    def within_context(self, max_positions: int | None) -> Planned:
         if max_positions is None or self.task.max_context is not None:
             return self
         return replace(self, limits=replace(self.limits, max_context_tokens=min(self.context, max_positions)))
 
-    def own(self, playing: Playing) -> Playing:
-        """How a suite is played, with what is this evaluation's own: limits, sampling and samples."""
+    def configure(self, playing: Playing) -> Playing:
         sampling = Sampling(temperature=self.task.temperature, top_p=self.task.top_p)
         return replace(playing, limits=self.limits, sampling=sampling, samples=self.task.samples)
 
     @property
     def episodes(self) -> int:
-        """Number of episodes to play."""
         return self.count * self.task.samples
 
 
 def plan(task: EvalTask) -> Planned:
-    """Create the environment once, to check that it can be created.
-
-    Raises:
-        AgentError: If the environment or its arguments are unknown.
-        EnvError: If its tasks cannot be read.
-    """
+    """Create the environment once to check it, and size the evaluation."""
     make_env = env_maker(task.env, task.env_args)
     env = checked_env(make_env, task.env)
     wanted = task.count or (_ENDLESS if env.num_tasks is None else env.num_tasks)
@@ -90,7 +71,6 @@ def plan(task: EvalTask) -> Planned:
 
 
 def _digest(env: Any) -> str:
-    """Digest that identifies the data set; of unlimited tasks, the first ones."""
     number = _ENDLESS if env.num_tasks is None else env.num_tasks
     digest = blake2b(digest_size=8)
     for task in map(env.task, range(number)):
@@ -101,30 +81,29 @@ def _digest(env: Any) -> str:
 def open_file(
     planned: Planned, out: Path, playing: Playing, *, restart: bool = False, played_by: Mapping[str, Any] | None = None
 ) -> EvalFile:
-    """The file of an evaluation's episodes, before a model is loaded for the missing ones.
+    """Open the episode file of an evaluation, before a model is loaded.
 
     Args:
         out: The file, continued if it exists.
-        played_by: Everything else that the episodes depend on, part of the identity of ``out``.
-
-    Raises:
-        UsageError: If ``out`` holds episodes of other settings or other data, or another process writes it.
+        played_by: Everything else that the episodes depend on; part of the file's identity.
     """
     task = planned.task
+    # Tasks and samples may be added to a file later.
     identity = asdict(task) | {"count": None, "samples": None, "model": playing.model, "seed": playing.seed}
     identity |= played_by or {}
     identity["data"] = planned.data
     whole = task.samples if playing.scorer is not None else 0
-    identity["samples"] = whole or None  # group rewards need all samples of a task
+    # Group rewards need all samples of a task.
+    identity["samples"] = whole or None
     return EvalFile(out, identity, whole=whole, restart=restart)
 
 
 def finished(planned: Planned, file: EvalFile | None, *, model: str) -> EvalResult | None:
-    """The result of an evaluation of which every episode is in its file; ``None`` if one is to be played."""
-    places = [(index, sample) for index in range(planned.count) for sample in range(planned.task.samples)]
-    if file is None or not all(place in file.done for place in places):
+    # None if an episode is still missing.
+    keys = [(index, sample) for index in range(planned.count) for sample in range(planned.task.samples)]
+    if file is None or not all(key in file.done for key in keys):
         return None
-    episodes = [file.done[place] for place in places]
+    episodes = [file.done[key] for key in keys]
     return EvalResult(planned.task.title, model, planned.task.samples, episodes, 0.0, planned.tools)
 
 
@@ -141,34 +120,39 @@ async def play(
     """Play the remaining episodes.
 
     Args:
-        engine: Samples the turns; a chat server returns them as text.
-        renderer: Renderer of the engine's model; ``None`` for a chat server.
-        turn_drafts: Turns by their seeds that draft those with the same seeds; see ``OtherPolicy``.
-        file: File of the episodes, which is closed at the end; ``None`` writes none.
-        on_episode: Called with the number of finished episodes, at the beginning and after each.
+        renderer: ``None`` for a chat server.
+        turn_drafts: Seed -> token ids of turns to use as drafts; see ``OtherPolicy``.
+        file: Episode file, closed at the end; ``None`` writes none.
+        on_episode: Called with the number of finished episodes, at the start and after each one.
     """
     task = planned.task
     if turn_drafts is not None and not isinstance(engine, ChatServer):
         engine = DraftedTurns(engine, [OtherPolicy(turn_drafts)])
     done = {} if file is None else file.done
-    there = sum(index < planned.count and sample < task.samples for index, sample in done)
+    finished_count = sum(index < planned.count and sample < task.samples for index, sample in done)
 
-    def note(sampled: Sampled) -> None:
-        nonlocal there
-        there += 1
+    def record(sampled: Sampled) -> None:
+        nonlocal finished_count
+        finished_count += 1
         if file is not None:
             file.write(*sampled)
         if on_episode is not None:
-            on_episode(there)
+            on_episode(finished_count)
 
     if on_episode is not None:
-        on_episode(there)
+        on_episode(finished_count)
     began = perf_counter()
     try:
         if file is not None:
             file.begin()
         episodes = await evaluate(
-            planned.make_env, engine, renderer, range(planned.count), planned.own(playing), done=done, on_episode=note
+            planned.make_env,
+            engine,
+            renderer,
+            range(planned.count),
+            planned.configure(playing),
+            done=done,
+            on_episode=record,
         )
     finally:
         if file is not None:

@@ -1,8 +1,4 @@
-"""Suites: several evaluations under one name, each with its fixed settings.
-
-A suite is a YAML file with the list ``suite``; those in ``configs/eval`` are
-found by name.
-"""
+"""Suites: YAML files with a list ``suite`` of evaluations; those in ``configs/eval`` are found by name."""
 
 from __future__ import annotations
 
@@ -19,43 +15,39 @@ from turntree.agents.yaml_files import read_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTask:
-    """One evaluation."""
-
     env: str
-    """Id of the environment."""
+    """Environment id."""
     name: str = ""
-    """Name in tables; the id without it."""
+    """Name in tables; defaults to the id."""
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
     count: int | None = None
-    """Number of tasks, from the first; ``None`` takes all, or 20 if they are unlimited."""
+    """Tasks, from the first; ``None`` takes all, or 20 if they are unlimited."""
     samples: int = 1
-    """Episodes of each task."""
+    """Episodes per task."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
     """Nucleus mass."""
     max_tokens: int = 256
-    """Most tokens of one turn."""
+    """Most tokens per turn."""
     max_context: int | None = None
-    """Most tokens of an episode; ``None`` takes 1024, or what turn and model allow."""
+    """Most tokens per episode; ``None`` takes 1024, or what turn and model allow."""
 
     def __post_init__(self) -> None:
         for name in ("samples", "max_tokens"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} must be a whole number from 1 on, got {value!r}")
+                raise UsageError(f"{name} must be an integer of at least 1, got {value!r}")
         if self.count is not None and self.count < 1:
             raise UsageError(f"count must be at least 1, got {self.count}")
 
     @property
     def title(self) -> str:
-        """Name in tables."""
         return self.name or self.env
 
 
 def find_suite(name: str) -> Path | None:
-    """The file of a suite: a YAML file, or a name of ``configs/eval``; ``None`` if it is neither."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     path = Path(str(resources.files("turntree.configs").joinpath("eval", f"{name}.yaml")))
@@ -63,7 +55,6 @@ def find_suite(name: str) -> Path | None:
 
 
 def nearest_suite(name: str) -> str:
-    """The suite with the most similar name; empty if there is none."""
     import difflib
 
     known = [
@@ -73,12 +64,6 @@ def nearest_suite(name: str) -> str:
 
 
 def read_suite(path: Path) -> list[EvalTask]:
-    """The evaluations of a suite.
-
-    Raises:
-        UsageError: If the file is not a suite, a key is unknown or a value not of its kind.
-        OSError: If it cannot be read.
-    """
     content = read_yaml(path)
     rows = content.get("suite") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows:
@@ -93,6 +78,7 @@ def read_suite(path: Path) -> list[EvalTask]:
         except ValueError as error:
             raise UsageError(str(error)) from error
     titles = [task.title for task in tasks]
+    # Names become file names.
     if len(set(titles)) < len(titles):
         raise UsageError(f"{path}: two evaluations have the same name; give each a `name`")
     return tasks

@@ -1,5 +1,3 @@
-"""The figures of evaluations as rows, for a terminal, as Markdown and as JSON."""
-
 from __future__ import annotations
 
 import json
@@ -7,43 +5,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.table import Column, Table
+
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.episodes.failures import program_error
 from turntree.agents.episodes.learning_checks import Advice, figures_of, learning_warnings
 from turntree.agents.evaluation.evaluate import Evaluation, solved
 from turntree.agents.evaluation.metrics import repeated
+from turntree.agents.evaluation.paired import Paired
 from turntree.agents.files import json_value
 
-# In an evaluation a few cut turns already change the figures.
+# In an evaluation, even a few truncated turns change the results.
 _ADVICE = Advice(tool_format="--tool-format", token_limit="--max-tokens, or --max-context", many_cut=0.05)
 
 
 class EvalResult(NamedTuple):
-    """One finished evaluation."""
-
     title: str
     model: str
-    samples: int
-    """Episodes of each task."""
-    episodes: list[Episode]
-    """All episodes, the samples of a task one after another."""
-    seconds: float
-    """Wall time of the episodes played now, 0 if there were none."""
-    tools: tuple[str, ...] = ()
-    """Names of the environment's tools."""
+    samples: int  #: episodes per task
+    episodes: list[Episode]  #: samples of a task next to each other
+    seconds: float  #: wall time of the episodes played now, 0 if none were
+    tools: tuple[str, ...] = ()  #: names of the environment's tools
 
     @property
     def groups(self) -> list[list[Episode]]:
-        """The episodes of each task."""
         many = self.samples
         return [self.episodes[at : at + many] for at in range(0, len(self.episodes), many)]
 
 
 def figures(result: EvalResult) -> dict[str, Any]:
-    """Numbers by name, ``None`` if not known; estimates are mappings with ``value``, ``low``, ``high``,
-    ``tasks``."""
+    """Return numbers by name, ``None`` if unknown; estimates are mappings with value, low, high and tasks."""
     sums = Evaluation.of(result.episodes)
-    counted = not sums.text_turns  # tokens of a server that gives only text are not known
+    # A server that returns only text does not report its tokens.
+    counted = not sums.text_turns
     many, groups = result.samples, result.groups
     shown: dict[str, Any] = {
         "evaluation": result.title,
@@ -78,7 +73,6 @@ def figures(result: EvalResult) -> dict[str, Any]:
 
 
 def rows(result: EvalResult) -> dict[str, str]:
-    """Rows of a table for the terminal."""
     shown = figures(result)
     cached, prompt = shown["cached prompt tokens"], shown["prompt tokens"]
     accuracy = shown["accuracy"]
@@ -89,7 +83,7 @@ def rows(result: EvalResult) -> dict[str, str]:
     for name, value in shown.items():
         if "@" in name:
             lines[name] = f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
-    tokens = {"tokens": "not known: the server gives text alone"}
+    tokens = {"tokens": "unknown: the server returns only text"}
     if prompt is not None:
         tokens = {
             "tokens per episode": f"{shown['tokens per episode']:.1f}",
@@ -99,7 +93,7 @@ def rows(result: EvalResult) -> dict[str, str]:
     return lines | {
         "reward per episode": f"{shown['reward per episode']:.3f}",
         "turns per episode": f"{shown['turns per episode']:.2f}",
-        "turns cut at a limit of tokens": f"{shown['cut turns']} of {shown['turns']}",
+        "turns cut by a token limit": f"{shown['cut turns']} of {shown['turns']}",
         **tokens,
         **({"programs without an answer": str(errors)} if (errors := shown["program errors"]) else {}),
         "failures (left out)": str(shown["failures"]),
@@ -110,7 +104,7 @@ def rows(result: EvalResult) -> dict[str, str]:
 
 
 def warnings(result: EvalResult) -> list[str]:
-    """Return why a policy cannot learn from such episodes, a line each; equal rewards are fine if all are solved."""
+    # Equal rewards in a group are fine if every episode is solved.
     found = figures_of(result.groups)
     episodes = [episode for episode in result.episodes if not episode.masked]
     if all(map(solved, episodes)):
@@ -120,7 +114,6 @@ def warnings(result: EvalResult) -> list[str]:
 
 
 def summary(results: Sequence[EvalResult]) -> list[list[str]]:
-    """The head of a table and a row for each evaluation; intervals are 95 %."""
     shown = [figures(result) for result in results]
     repeats = list(dict.fromkeys(name for row in shown for name in row if "@" in name))
     table = [["evaluation", "model", "tasks", "accuracy", *repeats, "reward", "tokens per episode", "left out"]]
@@ -128,13 +121,12 @@ def summary(results: Sequence[EvalResult]) -> list[list[str]]:
         cells = [row["evaluation"], row["model"], str(row["tasks"]), _interval(row["accuracy"])]
         cells += [_interval(row[name]) if name in row else "" for name in repeats]
         tokens = row["tokens per episode"]
-        cells += [f"{row['reward per episode']:.3f}", "not known" if tokens is None else f"{tokens:.1f}"]
+        cells += [f"{row['reward per episode']:.3f}", "unknown" if tokens is None else f"{tokens:.1f}"]
         table.append([*cells, str(row["failures"] + row["ungraded"])])
     return table
 
 
 def markdown(results: Sequence[EvalResult]) -> str:
-    """``summary`` as Markdown."""
     head, *rows = summary(results)
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
@@ -142,9 +134,71 @@ def markdown(results: Sequence[EvalResult]) -> str:
 
 
 def as_json(results: Sequence[EvalResult]) -> str:
-    """The figures as a JSON list; NaN and infinite numbers are null."""
     return json.dumps([json_value(figures(result)) for result in results], indent=1, ensure_ascii=False)
 
 
 def _interval(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
+
+
+_SHOWN = 10  #: changed episodes to list
+
+
+def print_result(result: EvalResult) -> None:
+    table = Table("", "", title=f"{result.title}, {result.model}", show_header=False)
+    for name, value in rows(result).items():
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    for problem in _problems(result):
+        console.print(problem, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_rows(results: Sequence[EvalResult]) -> None:
+    head, *cells = summary(results)
+    single_title = len({result.title for result in results}) == 1
+    shown = [
+        at for at, name in enumerate(head) if not name.startswith(("pass@", "maj@")) and not (single_title and not at)
+    ]
+    table = Table(
+        *(Column(head[at], overflow="fold") for at in shown), title=results[0].title if single_title else None
+    )
+    for row in cells:
+        table.add_row(*(row[at] for at in shown))
+    console = Console()
+    console.print(table)
+    models_of: dict[str, list[str]] = {}
+    for result in results:
+        for problem in _problems(result):
+            models_of.setdefault(problem, []).append(result.model)
+    for problem, models in models_of.items():
+        console.print(f"{', '.join(models)}: {problem}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _problems(result: EvalResult) -> list[str]:
+    found = [f"warning: {warning}" for warning in warnings(result)]
+    failures = (episode.failure for episode in result.episodes)
+    for name, causes in (("failure", failures), ("program error", map(program_error, result.episodes))):
+        if cause := next(filter(None, causes), ""):
+            found.append(f"first {name}: {cause}")
+    return found
+
+
+def print_difference(title: str, found: Paired) -> None:
+    table = Table("", "", title=title, show_header=False)
+    for name, estimate in (("difference", found.difference), ("as independent evaluations", found.independent)):
+        table.add_row(
+            name, f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f}), {estimate.tasks} tasks"
+        )
+    table.add_row("pairs equal token for token", str(found.equal))
+    table.add_row("pairs left out", str(found.left_out))
+    if all(found.passes):
+        table.add_row("forward passes", f"{found.passes[0]} and {found.passes[1]}")
+        table.add_row("fraction of the passes without drafts", f"{found.share_of_passes:.2f}")
+    console = Console()
+    console.print(table)
+    for change in found.changes[:_SHOWN]:
+        line = f"{change.task} #{change.sample}: {change.before:g} to {change.after:g}, {change.why}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(found.changes) > _SHOWN:
+        console.print(f"{len(found.changes) - _SHOWN} more changed")

@@ -1,5 +1,3 @@
-"""From a checked request to its answer: turns sampled at once, within bounds, in one piece or as a stream."""
-
 from __future__ import annotations
 
 import asyncio
@@ -13,8 +11,8 @@ from starlette.responses import Response
 
 from turntree.agents.engines.protocol import Engine, TurnRequest
 from turntree.agents.gateway.choices import Answer
-from turntree.agents.gateway.http.event_stream import EventStream, as_they_come
-from turntree.agents.gateway.http.requests import in_time, unless_gone
+from turntree.agents.gateway.http.event_stream import EventStream, stream_from
+from turntree.agents.gateway.http.requests import cancel_if_gone, with_timeout
 from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.turns import SampledTurn, SentPrompts, sample
@@ -24,43 +22,41 @@ Put = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be sampled and how it is answered."""
-
     answer: Answer
-    """How it is answered."""
     requests: Sequence[TurnRequest]
     stream: bool
-    """Whether it is answered in pieces."""
-    kept: Callable[[int, SampledTurn], object] = lambda index, turn: None
-    """Called with each finished turn."""
+    #: called with the index and each finished turn
+    on_turn: Callable[[int, SampledTurn], object] = lambda index, turn: None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Further headers of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """Samples plans and answers with them."""
-
     engine: Engine
     metrics: Metrics
-    seconds: float
-    """Time limit of an answer."""
-    sent: SentPrompts = field(default_factory=SentPrompts)
-    """Of this gateway's clients, who have one key."""
+    seconds: float  #: time limit of a response
+    sent: SentPrompts = field(default_factory=SentPrompts)  #: prompts of this gateway's clients, who share one key
 
     async def answer(self, http: Request, plan: Plan, held: ExitStack) -> Response:
-        """The answer; ``held`` is closed as soon as nothing is sampled for it any more.
+        """Return the response.
+
+        Args:
+            held: Releases the request's slots and session; closed as soon as sampling has ended.
 
         Raises:
-            ApiError: As ``sample``, and 408.
-            ClientGone: If the client went away.
+            ApiError: As ``sample``, and 408 after the time limit.
+            ClientGone: If the client disconnected.
         """
         if plan.stream:
             return EventStream(
-                self._events(plan, held), held, dict(plan.headers), gone=self._count_gone, dialect=plan.answer.dialect
+                self._events(plan, held),
+                held,
+                dict(plan.headers),
+                gone=self.metrics.add_gone,
+                dialect=plan.answer.dialect,
             )
         with held:
-            turns = await unless_gone(http.receive, in_time(self._sample(plan, None), self.seconds))
+            turns = await cancel_if_gone(http.receive, with_timeout(self._sample(plan, None), self.seconds))
         return Json(plan.answer.body(turns), headers=dict(plan.headers))
 
     async def _events(self, plan: Plan, held: ExitStack) -> AsyncIterator[dict[str, Any]]:
@@ -69,13 +65,13 @@ class Answering:
 
         async def work(put: Put) -> None:
             with held:
-                turns = await in_time(self._sample(plan, put), self.seconds)
+                turns = await with_timeout(self._sample(plan, put), self.seconds)
             for event in plan.answer.end(turns):
                 put(event)
 
-        for event in plan.answer.begin():
+        for event in plan.answer.start():
             yield event
-        async for event in as_they_come(work):
+        async for event in stream_from(work):
             if first:
                 self.metrics.first_token_seconds.add(clock() - began)
                 first = False
@@ -83,8 +79,8 @@ class Answering:
 
     async def _sample(self, plan: Plan, put: Put | None) -> list[SampledTurn]:
         if len(plan.requests) == 1:
-            return [await self._one(plan, 0, put)]
-        tasks = [asyncio.ensure_future(self._one(plan, index, put)) for index in range(len(plan.requests))]
+            return [await self._sample_turn(plan, 0, put)]
+        tasks = [asyncio.ensure_future(self._sample_turn(plan, index, put)) for index in range(len(plan.requests))]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -92,20 +88,17 @@ class Answering:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _one(self, plan: Plan, index: int, put: Put | None) -> SampledTurn:
+    async def _sample_turn(self, plan: Plan, index: int, put: Put | None) -> SampledTurn:
         def show() -> None:
             assert put is not None
-            for event in plan.answer.grown(index):
+            for event in plan.answer.update(index):
                 put(event)
 
         turn = await sample(self.engine, plan.requests[index], plan.answer.text(index), None if put is None else show)
         self.metrics.add_turn(turn)
-        plan.kept(index, turn)
+        plan.on_turn(index, turn)
         turn = self.sent.cached(turn)
         if put is not None:
             for event in plan.answer.last(index, turn):
                 put(event)
         return turn
-
-    def _count_gone(self) -> None:
-        self.metrics.add("clients_gone_total")

@@ -1,7 +1,6 @@
-"""The bodies of answers, as OpenAI's servers write them."""
-
 from __future__ import annotations
 
+import json
 import math
 import time
 import uuid
@@ -9,27 +8,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, FinishReason
-from turntree.agents.gateway.tool_calls import call_arguments
+from turntree.agents.gateway.http.wire import WireMessage, WireTool
 from turntree.agents.gateway.turns import SampledTurn
 from turntree.agents.loop.template_messages import nine_letters
 from turntree.agents.viewer.token_bytes import token_bytes
 from turntree.envs.message import ToolCall
 
-_IMPOSSIBLE = -9999.0
-"""OpenAI's log-probability of a token that cannot come; JSON has no infinity."""
+_IMPOSSIBLE = -9999.0  #: OpenAI's log-probability of an impossible token; JSON has no infinity
 
 
 def head(kind: str, model: str) -> dict[str, Any]:
-    """The fields with which every answer, and every piece of a stream, begins."""
     prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
 def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
-    """Tokens of one request: each prompt's counted once for its ``n`` turns, those of all turns together."""
+    # The n choices of one prompt share its tokens, which are counted once.
     done, firsts = [turn.completion for turn in turns], turns[::n]
-    prompt, sampled = sum(len(turn.prompt_ids) for turn in firsts), sum(len(one.token_ids) for one in done)
-    accepted, drafted = (sum(getattr(one.draft, name) for one in done) for name in ("accepted", "drafted"))
+    prompt, sampled = (
+        sum(len(turn.prompt_ids) for turn in firsts),
+        sum(len(completion.token_ids) for completion in done),
+    )
+    accepted, drafted = (
+        sum(getattr(completion.draft, name) for completion in done) for name in ("accepted", "drafted")
+    )
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
@@ -38,37 +40,33 @@ def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": drafted - accepted,
-            "verify_steps": sum(one.draft.verify_steps for one in done),
+            "verify_steps": sum(completion.draft.verify_steps for completion in done),
         },
     }
 
 
 def finish_reason(done: Completion, calls: Sequence[ToolCall] = ()) -> str:
-    """Why a choice ended."""
     if done.finish_reason is FinishReason.LENGTH:
         return "length"
     return "tool_calls" if calls else "stop"
 
 
 def message(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
-    """A turn as a message; ``ids`` are those of its calls."""
     wire: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if calls:
-        wire["tool_calls"] = [_call(call, name) for call, name in zip(calls, ids, strict=True)]
+        wire["tool_calls"] = [
+            {"id": name, "type": "function", "function": {"name": call.name, "arguments": call_arguments(call)}}
+            for call, name in zip(calls, ids, strict=True)
+        ]
     return wire
 
 
 def call_ids(calls: Sequence[ToolCall]) -> list[str]:
-    """New identifiers for the calls of a turn: nine letters or digits, which every chat template takes."""
+    # Mistral's chat templates accept only ids of exactly nine alphanumeric characters.
     return [nine_letters(uuid.uuid4().hex) for _ in calls]
 
 
-def _call(call: ToolCall, name: str) -> dict[str, Any]:
-    return {"id": name, "type": "function", "function": {"name": call.name, "arguments": call_arguments(call)}}
-
-
 def chat_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
-    """The ``logprobs`` of a choice of chat completions."""
     tops = _tops(done)
     known = token_bytes(tokenizer, {*done.token_ids, *(token for top in tops for token, _ in top)})
 
@@ -84,7 +82,6 @@ def chat_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
 
 
 def text_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
-    """The ``logprobs`` of a choice of completions."""
     tops = _tops(done)
     known = token_bytes(tokenizer, {*done.token_ids, *(token for top in tops for token, _ in top)})
     names = {token: raw.decode(errors="replace") for token, raw in known.items()}
@@ -109,3 +106,49 @@ def _tops(done: Completion) -> list[list[tuple[int, float]]]:
 
 def _finite(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else _IMPOSSIBLE
+
+
+Dictionaries = list[dict[str, Any]]
+
+
+def to_dictionaries(
+    messages: Sequence[WireMessage], tools: Sequence[WireTool] | None
+) -> tuple[Dictionaries, Dictionaries]:
+    """Return messages and tools as chat templates expect them, with arguments as mappings."""
+    shown: Dictionaries = []
+    for message in messages:
+        role = "system" if message.role == "developer" else message.role
+        entry: dict[str, Any] = {"role": role, "content": message.content}
+        if message.tool_calls and role == "assistant":
+            entry["tool_calls"] = [
+                {"id": call.id or "", "type": "function", "function": call.function.model_dump()}
+                for call in message.tool_calls
+            ]
+        if role == "tool":
+            entry |= {"tool_call_id": message.tool_call_id or "", "name": message.name or _called(shown, message)}
+        shown.append(entry)
+    offered = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools or ()
+    ]
+    return shown, offered
+
+
+def _called(shown: Dictionaries, answer: WireMessage) -> str:
+    for message in reversed(shown):
+        for call in message.get("tool_calls", ()):
+            if call["id"] == answer.tool_call_id:
+                return str(call["function"]["name"])
+    return ""
+
+
+def call_arguments(call: ToolCall) -> str:
+    """Return the arguments as JSON text; lone surrogates are escaped."""
+    return json.dumps(dict(call.arguments), ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

@@ -1,11 +1,9 @@
-"""The gateway's application and the handlers of its paths."""
-
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +14,8 @@ from starlette.responses import Response
 from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.errors import RenderError
-from turntree.agents.gateway.admission import Admission
 from turntree.agents.gateway.answering import Answering, Plan
+from turntree.agents.gateway.answers import Dictionaries, to_dictionaries
 from turntree.agents.gateway.choices import Answer, ChatChoice, Choices, TextChoice
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.requests import read_body
@@ -28,24 +26,51 @@ from turntree.agents.gateway.messages.answer import ANTHROPIC, MessageAnswer
 from turntree.agents.gateway.messages.request import CountRequest, MessagesRequest
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord
-from turntree.agents.gateway.session_paths import SessionPaths, named
-from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
-from turntree.agents.gateway.tool_calls import Dictionaries, to_dictionaries
+from turntree.agents.gateway.session_paths import SessionPaths, name_in_header
+from turntree.agents.gateway.sessions import CONTEXT_FULL, Position, Sessions
 from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.tool_format import ToolFormat
 from turntree.envs.data.json_files import half_in
 from turntree.spec_tree import DialogueState
 
-_LONG = 1 << 15
-"""Bytes of a body from which on its text is tokenised beside the event loop."""
+
+class Admission:
+    """Limit how many turns are sampled or queued at once. Not thread-safe."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.in_use = 0
+        self.closing = False
+
+    @contextmanager
+    def enter(self, turns: int) -> Iterator[None]:
+        """Reserve slots for the turns of one request.
+
+        Raises:
+            ApiError: 400 if the request needs more slots than exist, 429 if they are in use, 503 during shutdown.
+        """
+        if self.closing:
+            raise ApiError(503, "the server is shutting down; use another one", code="closing", retry_after=5)
+        if turns > self.slots:
+            raise ApiError(400, f"expected at most {self.slots} choices per request, got {turns}", param="n")
+        if self.in_use + turns > self.slots:
+            raise ApiError(429, f"{self.in_use} turns are being sampled already; try again", code="busy", retry_after=1)
+        self.in_use += turns
+        try:
+            yield
+        finally:
+            self.in_use -= turns
+
+
+_LONG = 1 << 15  #: bytes; a longer body is tokenised in a thread so that the event loop stays free
 
 
 class Gateway:
-    """The handlers of all paths.
+    """Request handlers of all paths.
 
     Args:
-        model_path: Model directory or id, for the record; ``None`` takes the name in the settings.
+        model_path: Model folder or id to record; ``None`` records the served model name.
     """
 
     def __init__(
@@ -53,7 +78,6 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.admission = Admission(settings.max_requests)
-        """Places for turns."""
         self.metrics = Metrics()
         self._renderer = renderer
         self._byte = byte_token(renderer.tokenizer)
@@ -66,16 +90,13 @@ class Gateway:
             ended=lambda session, why: self.paths.close(session, why),
             clock=time.monotonic,
         )
-        """Sessions that have not ended."""
         record = None
         if settings.record is not None:
             name = model_path or settings.model
             record = SessionRecord(settings.record, name, renderer.options, renderer.turn_text)
         self.paths = SessionPaths(self.sessions, renderer, settings, self.metrics, record)
-        """The handlers of sessions' paths."""
 
     async def chat(self, http: Request) -> Response:
-        """``POST /v1/chat/completions``."""
         raw = await self._body(http)
         body = read(ChatRequest, raw)
 
@@ -85,7 +106,6 @@ class Gateway:
         return await self._chat(http, raw, body, answer)
 
     async def messages(self, http: Request) -> Response:
-        """``POST /v1/messages``."""
         raw = await self._body(http)
         body = read(MessagesRequest, raw)
 
@@ -95,18 +115,16 @@ class Gateway:
         return await self._chat(http, raw, body.chat(), answer)
 
     async def count_tokens(self, http: Request) -> Response:
-        """``POST /v1/messages/count_tokens``: nothing is sampled, and no session begins."""
         raw = await self._body(http)
         body = read(CountRequest, raw).chat()
         self._check_model(body)
-        place, tools = self._place(http, body)
-        return Json({"input_tokens": len(await self._beside(raw, lambda: self._prompt(place, tools)))})
+        position, tools = self._position(http, body)
+        return Json({"input_tokens": len(await self._off_loop(raw, lambda: self._prompt(position, tools)))})
 
-    def _place(self, http: Request, body: ChatRequest) -> tuple[Place, Dictionaries]:
-        """Where a chat stands, and its tools."""
+    def _position(self, http: Request, body: ChatRequest) -> tuple[Position, Dictionaries]:
         messages, tools = to_dictionaries(body.messages, body.tools)
-        session_id = self.settings.session or named(http, "X-Session-Id")
-        task_id = self.settings.task_id or named(http, "X-Task-Id")
+        session_id = self.settings.session or name_in_header(http, "X-Session-Id")
+        task_id = self.settings.task_id or name_in_header(http, "X-Task-Id")
         return self.sessions.find(messages, tools, session_id=session_id, task_id=task_id), tools
 
     async def _chat(
@@ -115,10 +133,10 @@ class Gateway:
         self._check_model(body)
         with ExitStack() as held:
             held.enter_context(self.admission.enter(body.n))
-            place, tools = self._place(http, body)
-            held.enter_context(self.sessions.using(place))
-            prompt = await self._beside(raw, lambda: self._prompt(place, tools))
-            sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0, first=place.first_prompt)
+            position, tools = self._position(http, body)
+            held.enter_context(self.sessions.using(position))
+            prompt = await self._off_loop(raw, lambda: self._prompt(position, tools))
+            sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0, first=position.first_prompt)
             parses = bool(tools) and body.tool_choice != "none"
             choices = [
                 ChatChoice(
@@ -134,26 +152,25 @@ class Gateway:
             ]
             plan = Plan(
                 answer=answer(choices, len(prompt)),
-                requests=_turns(prompt, sampling, body.n, _state(prompt, place, self.settings.env_id)),
+                requests=_turn_requests(prompt, sampling, body.n, _state(prompt, position, self.settings.env_id)),
                 stream=bool(body.stream),
-                kept=lambda index, turn: self.paths.keep(
-                    self.sessions.add(place, turn, *choices[index].parsed(turn)).session
+                on_turn=lambda index, turn: self.paths.keep(
+                    self.sessions.add(position, turn, *choices[index].parsed(turn)).session
                 ),
-                headers={"X-Session-Id": place.session.id},
+                headers={"X-Session-Id": position.session.id},
             )
             return await self._answering.answer(http, plan, held.pop_all())
 
     async def complete(self, http: Request) -> Response:
-        """``POST /v1/completions``."""
         raw = await self._body(http)
         body = read(CompletionRequest, raw)
         self._check_model(body)
         with ExitStack() as held:
             held.enter_context(self.admission.enter(body.n * len(body.prompts)))
-            prompts = await self._beside(raw, lambda: [self._prompt_tokens(prompt) for prompt in body.prompts])
+            prompts = await self._off_loop(raw, lambda: [self._prompt_tokens(prompt) for prompt in body.prompts])
             requests: list[TurnRequest] = []
             for prompt in prompts:
-                requests += _turns(
+                requests += _turn_requests(
                     prompt, self._sampling(body, body.max_tokens, len(prompt), body.logprobs or 0), body.n
                 )
             tokenizer = self._renderer.tokenizer if body.logprobs is not None else None
@@ -163,23 +180,19 @@ class Gateway:
             return await self._answering.answer(http, plan, held.pop_all())
 
     async def models(self, http: Request) -> Response:
-        """``GET /v1/models``."""
         return Json({"object": "list", "data": [self._model()]})
 
     async def one_model(self, http: Request) -> Response:
-        """``GET /v1/models/NAME``."""
         if (name := http.path_params["name"]) != self.settings.model:
             raise self._no_model(name)
         return Json(self._model())
 
     async def health(self, http: Request) -> Response:
-        """``GET /health``."""
         closing = self.admission.closing
         return Json({"status": "closing" if closing else "ok"}, status_code=503 if closing else 200)
 
     async def show_metrics(self, http: Request) -> Response:
-        """``GET /metrics``."""
-        text = self.metrics.text(turns_running=self.admission.taken, sessions=len(self.sessions.live))
+        text = self.metrics.text(turns_running=self.admission.in_use, sessions=len(self.sessions.live))
         return Response(text, media_type="text/plain; version=0.0.4")
 
     async def _body(self, http: Request) -> bytes:
@@ -190,7 +203,7 @@ class Gateway:
             raise self._no_model(body.model)
 
     def _no_model(self, name: str) -> ApiError:
-        problem = f"there is no model {name!r:.80} here; the model is {self.settings.model!r}"
+        problem = f"unknown model {name!r:.80}; this server's model is {self.settings.model!r}"
         return ApiError(404, problem, param="model", code="model_not_found")
 
     def _model(self) -> dict[str, Any]:
@@ -198,19 +211,21 @@ class Gateway:
         name = self.settings.model
         return {"id": name, "object": "model", "created": self._created, "owned_by": "turntree", "max_model_len": size}
 
-    async def _beside(self, raw: bytes, work: Callable[[], Any]) -> Any:
+    async def _off_loop(self, raw: bytes, work: Callable[[], Any]) -> Any:
+        # Tokenising a long body would block every other request.
         return work() if len(raw) < _LONG else await asyncio.to_thread(work)
 
-    def _prompt(self, place: Place, tools: Dictionaries) -> tuple[int, ...]:
-        given = [dict(message) for message in place.given]
+    def _prompt(self, position: Position, tools: Dictionaries) -> tuple[int, ...]:
+        given = [dict(message) for message in position.given]
         try:
-            if place.parent is None:
+            if position.parent is None:
                 messages, schemas = self._tools.rendered(given, tools)
                 return self._renderer.initial(_checked(messages), schemas)
-            before = place.parent.turn
+            before = position.parent.turn
             added = _checked(self._tools.added(given, tools))
             return self._renderer.extend(before.prompt_ids, before.completion.token_ids, added)
-        except (RenderError, ValueError) as error:  # or the format of calls cannot write one of an earlier message
+        except (RenderError, ValueError) as error:
+            # ValueError: the tool call format cannot express a call of an earlier message.
             raise ApiError(400, str(error), param="messages", code="invalid_value") from error
 
     def _prompt_tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
@@ -218,35 +233,35 @@ class Gateway:
             return tuple(prompt)
         tokens = tuple(self._renderer.tokenizer(prompt, add_special_tokens=True)["input_ids"])
         if not tokens:
-            raise ApiError(400, "the prompt has no tokens; write something", param="prompt")
+            raise ApiError(400, "the prompt has no tokens; send some text", param="prompt")
         return tokens
 
     def _text(self, body: SamplingFields, *, special_tokens: bool = False) -> TurnText:
-        # Where the marks of calls are special tokens, the token that ended the turn must not reach the client.
+        # If tool call marks are special tokens, decoding shows them, so the end-of-turn token is removed here.
         ends = frozenset(self._renderer.stop_token_ids if special_tokens else ())
 
         def decode(tokens: Any) -> str:
-            spoken = [token for token in tokens if token not in ends] if ends else tokens
-            return self._renderer.decode(spoken, special_tokens=special_tokens)
+            shown = [token for token in tokens if token not in ends] if ends else tokens
+            return self._renderer.decode(shown, special_tokens=special_tokens)
 
         return TurnText(decode, body.stop or (), byte=self._byte)
 
     def _sampling(
         self, body: SamplingFields, most: int | None, prompt: int, top: int, *, first: int | None = None
     ) -> Sampling:
-        """Sampling after ``prompt`` tokens, of a dialogue that began with ``first`` tokens."""
-        room = self.settings.max_context - prompt
+        token_limit = self.settings.max_context - prompt
         if self.settings.max_response is not None:
-            room = min(room, (prompt if first is None else first) + self.settings.max_response - prompt)
-        if room < 1:
+            # The response limit counts from the first prompt of the dialogue.
+            token_limit = min(token_limit, (prompt if first is None else first) + self.settings.max_response - prompt)
+        if token_limit < 1:
             raise ApiError(
                 400,
-                f"the prompt has {prompt} tokens, which leaves no room: the model's context length is "
-                f"{self.settings.max_context}; shorten",
+                f"the prompt has {prompt} tokens, and the model's context length is {self.settings.max_context}; "
+                "shorten the prompt",
                 param="messages" if isinstance(body, ChatRequest) else "prompt",
                 code=CONTEXT_FULL,
             )
-        return body.sampling(stops=self._renderer.stop_token_ids, most=min(room, most or room), top=top)
+        return body.sampling(stops=self._renderer.stop_token_ids, most=min(token_limit, most or token_limit), top=top)
 
 
 def _streamed(body: SamplingFields) -> dict[str, Any]:
@@ -255,14 +270,13 @@ def _streamed(body: SamplingFields) -> dict[str, Any]:
     return {"n": body.n, "stream": bool(body.stream), "usage": usage}
 
 
-def _state(prompt: tuple[int, ...], place: Place, env_id: str) -> DialogueState:
-    return dialogue_state(prompt, task_id=place.session.task_id, calls=place.calls, env_id=env_id)
+def _state(prompt: tuple[int, ...], position: Position, env_id: str) -> DialogueState:
+    return dialogue_state(prompt, task_id=position.session.task_id, calls=position.calls, env_id=env_id)
 
 
-def _turns(
+def _turn_requests(
     prompt: tuple[int, ...], sampling: Sampling, n: int, state: DialogueState | None = None
 ) -> list[TurnRequest]:
-    """``n`` turns after one prompt, the first with the request's own seed."""
     seeds = [sampling.seed if not i or sampling.seed is None else derive_seed(sampling.seed, i) for i in range(n)]
     return [TurnRequest(prompt, replace(sampling, seed=seed), state=state) for seed in seeds]
 
@@ -274,14 +288,13 @@ def _checked(messages: Dictionaries) -> Dictionaries:
 
 
 def make_app(gateway: Gateway) -> Starlette:
-    """The ASGI application."""
     metrics = gateway.metrics
 
     def answered(path: str, status: int, seconds: float) -> None:
         metrics.add("requests_total", path=path, status=status)
         metrics.request_seconds.add(seconds)
 
-    routes = Routes(gateway.settings, answered=answered, gone=lambda: metrics.add("clients_gone_total"))
+    routes = Routes(gateway.settings, answered=answered, gone=metrics.add_gone)
     routes.add("/v1/chat/completions", gateway.chat, method="POST")
     routes.add("/v1/completions", gateway.complete, method="POST")
     routes.add("/v1/messages", gateway.messages, method="POST", dialect=ANTHROPIC)
@@ -290,7 +303,8 @@ def make_app(gateway: Gateway) -> Starlette:
     routes.add("/v1/models/{name:path}", gateway.one_model, method="GET")
     routes.add("/health", gateway.health, method="GET", open_to_all=True)
     routes.add("/metrics", gateway.show_metrics, method="GET")
-    if gateway.settings.session is not None:  # whoever made the one session ends it
+    # The single session is ended by its creator.
+    if gateway.settings.session is not None:
         return routes.app()
     routes.add("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
     routes.add("/v1/sessions/{session:path}", gateway.paths.show, method="GET")

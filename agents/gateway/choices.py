@@ -1,5 +1,3 @@
-"""The choices of an answer: a turn as a chat's message or as plain text, whole or in pieces of a stream."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -15,57 +13,54 @@ from turntree.envs.parsers import ParsedTurn, ToolParser
 
 
 class Answer(Protocol):
-    """The answer to one request, as an API writes it: the turns of its ``TurnRequest``s, by their numbers."""
+    """The response to one request in one API's format; turns are addressed by their index in the request."""
 
     dialect: Dialect
-    """How its events and refusals are written."""
 
     def text(self, index: int) -> TurnText:
-        """What was sampled so far of a turn."""
+        """Return the text of a turn so far."""
 
     def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
-        """The answer in one piece."""
+        """Return the body of a response without streaming."""
 
-    def begin(self) -> Iterator[dict[str, Any]]:
-        """The events of a stream before the first token."""
+    def start(self) -> Iterator[dict[str, Any]]:
+        """Yield the events before the first token."""
 
-    def grown(self, index: int) -> Iterator[dict[str, Any]]:
-        """The event for what is to be shown now of a turn, if any."""
+    def update(self, index: int) -> Iterator[dict[str, Any]]:
+        """Yield an event for new text of a turn, if there is any to show."""
 
     def last(self, index: int, turn: SampledTurn) -> Iterator[dict[str, Any]]:
-        """The rest of the events of a turn, once it has ended."""
+        """Yield the remaining events of a finished turn."""
 
     def end(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
-        """The events after the last turn."""
+        """Yield the events after the last turn."""
 
 
 class Choice(ABC):
-    """One turn of an answer.
+    """One turn of a response.
 
     Args:
-        tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
+        tokenizer: Needed only if log-probabilities are returned.
     """
 
     def __init__(self, index: int, text: TurnText, tokenizer: Any = None) -> None:
         self.text = text
-        """What was sampled so far."""
         self._index, self._tokenizer, self._shown = index, tokenizer, 0
 
     def first(self) -> Iterator[dict[str, Any]]:
-        """The pieces of a stream before the first token."""
         return iter(())
 
     @abstractmethod
-    def grown(self) -> Iterator[dict[str, Any]]:
-        """The piece that is to be shown now, if any."""
+    def update(self) -> Iterator[dict[str, Any]]:
+        """Yield a chunk with new text, if there is any to show."""
 
     @abstractmethod
     def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
-        """The rest of the pieces, once the turn has ended."""
+        """Yield the remaining chunks of a finished turn."""
 
     @abstractmethod
     def whole(self, turn: SampledTurn) -> dict[str, Any]:
-        """The choice of an answer in one piece."""
+        """Return the choice of a response without streaming."""
 
     def _next(self, text: str) -> str:
         piece, self._shown = text[self._shown :], max(self._shown, len(text))
@@ -73,22 +68,17 @@ class Choice(ABC):
 
 
 class ReadTurn(NamedTuple):
-    """A turn as a chat's message."""
-
-    content: str
-    """Its text without the calls."""
+    content: str  #: text without the tool calls
     calls: tuple[ToolCall, ...]
-    ids: list[str]
-    """Their ids, which clients answer to."""
+    ids: list[str]  #: tool call ids, by which the client sends results
 
 
 class Choices:
-    """The choices of a request, as OpenAI's API answers with them.
+    """The choices of a response in OpenAI's format.
 
     Args:
-        kind: ``object`` of an answer in one piece.
-        stream: Whether it is answered in pieces.
-        usage: Whether a stream ends with the usage.
+        kind: ``object`` field of a response without streaming.
+        usage: Whether a stream ends with token counts.
     """
 
     dialect = OPENAI
@@ -101,28 +91,22 @@ class Choices:
         self._head = answers.head("chat.completion.chunk" if chunk else kind, model)
 
     def text(self, index: int) -> TurnText:
-        """What was sampled so far of a turn."""
         return self._choices[index].text
 
     def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
-        """The answer in one piece."""
         choices = [choice.whole(turn) for choice, turn in zip(self._choices, turns, strict=True)]
         return {**self._head, "choices": choices, "usage": answers.usage(turns, self._n)}
 
-    def begin(self) -> Iterator[dict[str, Any]]:
-        """The first piece of each choice."""
+    def start(self) -> Iterator[dict[str, Any]]:
         return self._events(piece for choice in self._choices for piece in choice.first())
 
-    def grown(self, index: int) -> Iterator[dict[str, Any]]:
-        """The piece that is to be shown now, if any."""
-        return self._events(self._choices[index].grown())
+    def update(self, index: int) -> Iterator[dict[str, Any]]:
+        return self._events(self._choices[index].update())
 
     def last(self, index: int, turn: SampledTurn) -> Iterator[dict[str, Any]]:
-        """The rest of the pieces of a choice."""
         return self._events(self._choices[index].last(turn))
 
     def end(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
-        """The usage, where it is asked for."""
         if self._usage:
             yield {**self._head, "choices": [], "usage": answers.usage(turns, self._n)}
 
@@ -131,19 +115,14 @@ class Choices:
 
 
 class TextChoice(Choice):
-    """A choice of completions."""
-
-    def grown(self) -> Iterator[dict[str, Any]]:
-        """The text that stays whatever follows."""
+    def update(self) -> Iterator[dict[str, Any]]:
         if piece := self._next(settled(self.text.text, self.text.stops)):
             yield self._piece(piece)
 
     def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
-        """The rest of the text, with the log-probabilities of all of it."""
         yield self._piece(self._next(turn.text)) | {**self._logprobs(turn), "finish_reason": self._reason(turn)}
 
     def whole(self, turn: SampledTurn) -> dict[str, Any]:
-        """The choice."""
         return self._piece(turn.text) | {**self._logprobs(turn), "finish_reason": self._reason(turn)}
 
     def _piece(self, text: str) -> dict[str, Any]:
@@ -158,13 +137,13 @@ class TextChoice(Choice):
 
 
 class ChatChoice(Choice):
-    """A choice of chat completions.
+    """One choice of a chat completion.
 
     Args:
-        parser: Reads tool calls; ``None`` where all of the turn is content.
-        openings: Texts with which a call may begin.
-        opened: What the prompt opened of a thought.
-        several: Whether more than one call may be answered with.
+        parser: Parses tool calls; ``None`` treats the whole turn as content.
+        openings: Strings that may start a tool call.
+        opened: Start of a thought that the prompt already contains.
+        several: Whether more than one tool call is returned.
     """
 
     def __init__(
@@ -185,7 +164,6 @@ class ChatChoice(Choice):
         self._parsed: ReadTurn | None = None
 
     def parsed(self, turn: SampledTurn) -> ReadTurn:
-        """Content and calls of the turn."""
         if self._parsed is None:
             whole = self._opened + turn.text
             found = ParsedTurn(content=whole) if self._parser is None else self._parser.parse(whole)
@@ -195,27 +173,23 @@ class ChatChoice(Choice):
         return self._parsed
 
     def first(self) -> Iterator[dict[str, Any]]:
-        """Whose turn it is."""
         yield self._piece({"role": "assistant", "content": ""})
 
     def shown(self) -> str:
-        """More of the content that stays whatever follows: no stop string, no call, no white space before a call."""
+        # Hold back whatever may still become a stop string, a call, or the white space before a call.
         text = settled(self.text.text, self._marks)
         if self._parser is not None:
             text = text.rstrip() if text.strip() == text.rstrip() else ""
         return self._next(text)
 
     def rest(self, turn: SampledTurn) -> str:
-        """The content that was not shown."""
         return self._next(self.parsed(turn).content)
 
-    def grown(self) -> Iterator[dict[str, Any]]:
-        """The content that is to be shown now, if any."""
+    def update(self) -> Iterator[dict[str, Any]]:
         if piece := self.shown():
             yield self._piece({"content": piece})
 
     def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
-        """The rest of the content, the calls, and why the turn ended."""
         if piece := self.rest(turn):
             yield self._piece({"content": piece})
         calls = answers.message(*self.parsed(turn)).get("tool_calls", ())
@@ -224,7 +198,6 @@ class ChatChoice(Choice):
         yield self._piece({}) | self._ended(turn)
 
     def whole(self, turn: SampledTurn) -> dict[str, Any]:
-        """The choice."""
         return {
             "index": self._index,
             "message": answers.message(*self.parsed(turn)) | {"refusal": None},

@@ -1,5 +1,3 @@
-"""Counters of a gateway, written as Prometheus reads them."""
-
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -10,51 +8,44 @@ from turntree.agents.gateway.turns import SampledTurn
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _HELP = {
     "requests_total": "Requests by path and status.",
-    "clients_gone_total": "Requests whose client went away before the answer.",
-    "prompt_tokens_total": "Tokens of prompts.",
-    "cached_tokens_total": "Of these, tokens whose keys and values were reused.",
-    "sampled_tokens_total": "Tokens sampled.",
+    "clients_gone_total": "Requests whose client disconnected before the response.",
+    "prompt_tokens_total": "Prompt tokens.",
+    "cached_tokens_total": "Prompt tokens served from the KV cache.",
+    "sampled_tokens_total": "Sampled tokens.",
     "drafted_tokens_total": "Draft tokens verified.",
-    "accepted_tokens_total": "Of these, tokens that the policy sampled itself.",
-    "verify_steps_total": "Forward passes in which turns sampled, summed over turns.",
-    "sessions_ended_total": "Sessions that have ended, by the reason.",
+    "accepted_tokens_total": "Draft tokens accepted.",
+    "verify_steps_total": "Forward passes that sampled, summed over turns.",
+    "sessions_ended_total": "Ended sessions by reason.",
     "episodes_total": "Dialogues of ended sessions.",
-    "turns_running": "Turns that are sampled or wait for the engine.",
-    "sessions": "Sessions that have not ended.",
-    "request_seconds": "Time of answers.",
-    "first_token_seconds": "Time to the first text of a stream.",
+    "turns_running": "Turns being sampled or queued.",
+    "sessions": "Live sessions.",
+    "request_seconds": "Time to respond.",
+    "first_token_seconds": "Time to the first event of a stream.",
 }
 
 
 class Histogram:
-    """Counts of durations below each bound."""
-
     def __init__(self) -> None:
-        self.counts = [0] * (len(_BOUNDS) + 1)
-        """Durations by bound; the last entry is of those above all."""
+        self.counts = [0] * (len(_BOUNDS) + 1)  #: durations per bucket; the last bucket is +Inf
         self.sum = 0.0
-        """Their sum, seconds."""
 
     def add(self, seconds: float) -> None:
-        """Count a duration."""
         self.counts[bisect_left(_BOUNDS, seconds)] += 1
         self.sum += seconds
 
 
 class Metrics:
-    """Counters since the start."""
-
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """By name and labels."""
+        self.counts: Counter[tuple[str, str]] = Counter()  #: by name and labels
         self.request_seconds, self.first_token_seconds = Histogram(), Histogram()
 
     def add(self, name: str, amount: int = 1, **labels: object) -> None:
-        """Count."""
         self.counts[name, ",".join(f'{label}="{value}"' for label, value in labels.items())] += amount
 
+    def add_gone(self) -> None:
+        self.add("clients_gone_total")
+
     def add_turn(self, turn: SampledTurn) -> None:
-        """Count a finished turn."""
         done = turn.completion
         self.add("prompt_tokens_total", len(turn.prompt_ids))
         self.add("cached_tokens_total", done.cached_tokens)
@@ -64,7 +55,6 @@ class Metrics:
         self.add("verify_steps_total", done.draft.verify_steps)
 
     def text(self, **gauges: int) -> str:
-        """All of it in Prometheus' text format."""
         lines: list[str] = []
         for name in _HELP:
             kind = "gauge" if name in gauges else "histogram" if hasattr(self, name) else "counter"
@@ -74,7 +64,7 @@ class Metrics:
             elif kind == "histogram":
                 lines += _histogram(f"turntree_{name}", getattr(self, name))
             else:
-                found = {labels: count for (one, labels), count in sorted(self.counts.items()) if one == name}
+                found = {labels: count for (counter, labels), count in sorted(self.counts.items()) if counter == name}
                 bare = found or ({"": 0} if name not in ("requests_total", "sessions_ended_total") else {})
                 lines += [
                     f"turntree_{name}{{{labels}}} {n}" if labels else f"turntree_{name} {n}"

@@ -1,7 +1,7 @@
-"""A session as episodes: one for each dialogue that nobody went on with, in the ordinary record.
+"""Sessions as recorded episodes: one for each leaf of a session's tree of turns.
 
-Invariant: an episode is one token sequence with a mask, as one of ``rollout``. Dialogues of a session that share their
-first turns say with which other one and how many; a session without a verdict is ungraded, never a reward of 0.
+Invariant: an episode is one token sequence with a mask, as from ``rollout``. Its labels name the episode with which
+it shares its first turns. A session without a reward is ungraded, never scored 0.
 """
 
 from __future__ import annotations
@@ -17,31 +17,27 @@ from typing import Any
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.record import EpisodeWriter, Record
+from turntree.agents.errors import explain_os_error
 from turntree.agents.files import write_whole
 from turntree.agents.gateway.http.settings import ENV_ID
 from turntree.agents.gateway.session_journal import Decode, SessionJournal
 from turntree.agents.gateway.sessions import Node, Session
-from turntree.agents.os_errors import in_words
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
-UNSCORED = "session"
-"""The reward that nobody gave."""
+NO_REWARD = "session"  #: name of the reward that was never given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
-    """One dialogue of a session."""
-
     nodes: tuple[Node, ...]
-    labels: Mapping[str, Any]
-    """Where it stands in the session, JSON values."""
+    labels: Mapping[str, Any]  #: position in the session's tree, JSON values
 
 
 def dialogues(session: Session) -> list[Dialogue]:
-    """The dialogues of a session: the way to each turn that nobody went on with, in the order in which they ended."""
+    """Return the dialogues of a session: the path to each leaf, in the order in which they ended."""
     found: list[Dialogue] = []
     first_in: dict[int, int] = {}
     for leaf in session.nodes:
@@ -51,6 +47,7 @@ def dialogues(session: Session) -> list[Dialogue]:
         while (parent := path[-1].parent) is not None:
             path.append(parent)
         path.reverse()
+        # Turns that an earlier dialogue already contains.
         shared = sum(id(node) in first_in for node in path)
         number = len(found)
         labels = {
@@ -66,13 +63,9 @@ def dialogues(session: Session) -> list[Dialogue]:
 
 
 def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_source: str = "") -> Episode:
-    """A dialogue as an episode that nobody has scored.
-
-    Args:
-        answer: The gold answer of its task.
-    """
+    """Return a dialogue as an ungraded episode; ``answer`` is the gold answer of its task."""
     nodes, session = dialogue.nodes, dialogue.nodes[0].session
-    messages = [Message.from_openai(one) for one in nodes[0].given]
+    messages = [Message.from_openai(message) for message in nodes[0].given]
     turns = []
     for node, after in zip(nodes, (*nodes[1:], None), strict=True):
         text = decode(node.turn.completion.token_ids)
@@ -96,12 +89,12 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
         stop_reason=StopReason.FAILURE if session.failure else stop_reason,
         failure=session.failure,
         failure_kind=FailureKind.ENGINE if session.failure else None,
-        ungraded=() if session.failure else (UNSCORED,),
+        ungraded=() if session.failure else (NO_REWARD,),
     )
 
 
-def rewarded(episode: Episode, reward: float, parts: Mapping[str, float]) -> Episode:
-    """The episode with its reward on the last turn; one that failed stays as it is."""
+def with_reward(episode: Episode, reward: float, parts: Mapping[str, float]) -> Episode:
+    """Return the episode with a reward on its last turn; a failed episode stays unchanged."""
     if episode.stop_reason is StopReason.FAILURE:
         return episode
     turns = (*episode.turns[:-1], replace(episode.turns[-1], reward=reward))
@@ -109,18 +102,14 @@ def rewarded(episode: Episode, reward: float, parts: Mapping[str, float]) -> Epi
 
 
 class SessionRecord:
-    """The folder of a run to which sessions are appended: a file of episodes for each start of the server.
+    """Append sessions to a run folder, with one episode file per start of the server.
 
-    Sessions that a killed server had not ended are recorded at once, as failures.
+    Unfinished sessions of a killed server are recorded at once, as failures.
 
     Args:
-        folder: The folder; made where missing.
-        model: Model directory or id, by which the viewer finds the tokenizer.
-        rendering: How turns are rendered, JSON values.
-        decode: The whole text of a turn.
-
-    Raises:
-        OSError: If it cannot be written.
+        model: Model folder or id, from which the viewer loads the tokenizer.
+        rendering: Options of the renderer, JSON values.
+        decode: Returns the whole text of a turn.
     """
 
     def __init__(self, folder: Path, model: str, rendering: Mapping[str, Any], decode: Decode) -> None:
@@ -132,10 +121,10 @@ class SessionRecord:
             text = json.dumps({"actor_rollout_ref": {"model": {"path": model}}, "turntree": dict(rendering)})
             write_whole(folder / "config.yaml", text + "\n")
         self.step = 1
-        """Number of this start."""
         while True:
             path = episodes / f"step_{self.step:06d}.jsonl"
             try:
+                # Creating the file claims the step, also between two servers.
                 path.touch(exist_ok=False)
                 break
             except FileExistsError:
@@ -145,28 +134,33 @@ class SessionRecord:
             undo.callback(self._close_file)
             self._journal = SessionJournal(folder, path.stem, decode)
             undo.callback(self._journal.close)
-            if found := self._journal.recover(episodes, self._append_left):
-                logger.warning("sessions that a killed server had not ended: %d, now failures in %s", found, path)
+            if found := self._journal.recover(
+                episodes,
+                lambda session, decode: self._append(
+                    session, [episode_of(dialogue, decode) for dialogue in dialogues(session)]
+                ),
+            ):
+                logger.warning("%d unfinished sessions of a killed server were recorded as failures in %s", found, path)
             undo.pop_all()
 
     def keep(self, session: Session) -> None:
-        """Keep the turns so far of a session that goes on, in case that the server is killed."""
+        """Append the session's new turns to the journal, in case the server is killed."""
         try:
             self._journal.keep(session)
-        except OSError as error:  # it goes on in memory, and its next turn tries again
-            logger.error("a kill would lose turns of session %s: %s", session.id, in_words(error))
+        except OSError as error:
+            # The session continues in memory, and its next turn tries again.
+            logger.error("turns of session %s are not saved against a kill: %s", session.id, explain_os_error(error))
 
     def write(self, session: Session, episodes: Sequence[Episode]) -> None:
-        """Append the episodes of a session, one for each of its dialogues.
+        """Append the episodes of a session, one per dialogue.
 
         Raises:
-            OSError: If they cannot be written; the record is as it was.
+            OSError: If the episodes cannot be written; the record stays unchanged.
         """
         self._append(session, episodes)
         self._journal.drop(session)
 
     def close(self) -> None:
-        """Close the file; one without episodes is removed."""
         self._journal.close()
         self._close_file()
 
@@ -174,16 +168,17 @@ class SessionRecord:
         task = session.task_id
         number, sample = self._numbers.get(task, len(self._numbers)), self._samples.get(task, 0)
         rows = [
-            Record({"step": self.step, "index": number, "session": at, "session_id": session.id, **one.labels}, episode)
-            for at, (episode, one) in enumerate(zip(episodes, dialogues(session), strict=True), start=sample)
+            Record(
+                {"step": self.step, "index": number, "session": at, "session_id": session.id, **dialogue.labels},
+                episode,
+            )
+            for at, (episode, dialogue) in enumerate(zip(episodes, dialogues(session), strict=True), start=sample)
         ]
         self._writer.write_all(rows)
         self._numbers[task], self._samples[task] = number, sample + len(rows)
 
-    def _append_left(self, session: Session, decode: Decode) -> None:
-        self._append(session, [episode_of(one, decode) for one in dialogues(session)])
-
     def _close_file(self) -> None:
         self._writer.close()
+        # A start without episodes leaves no file.
         if not self._writer.path.stat().st_size:
             self._writer.path.unlink()

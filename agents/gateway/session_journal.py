@@ -1,7 +1,7 @@
-"""Turns of sessions that have not ended, on disk as they come, so that a server that is killed loses none of them.
+"""Journal of unfinished sessions, from which the next server recovers the turns of a killed one.
 
-Each session has a file in the folder ``unfinished`` of the run. Each of its turns is appended there, and the file goes
-once the session is in the record. Whatever is there without a server that writes it was left by one that was killed.
+Each session has a file in the run's folder ``unfinished``; a turn is appended when it ends, and the file is removed
+once the session is recorded. A file without a running server was left by a killed one.
 """
 
 from __future__ import annotations
@@ -19,77 +19,73 @@ from typing import Any
 from turntree.agents.episodes.episode import Turn
 from turntree.agents.episodes.record import UNFINISHED, turn_from_dict, turn_to_dict
 from turntree.agents.errors import RecordError, UsageError
-from turntree.agents.files import OneWriter
+from turntree.agents.files import OneWriter, append_lines
 from turntree.agents.gateway.sessions import Node, Origin, Session
 from turntree.agents.gateway.turns import SampledTurn
-from turntree.agents.whole_lines import append_lines
 from turntree.envs.data.json_files import json_lines
 
 logger = logging.getLogger(__name__)
-STOPPED = "the server ended before the session did"
-"""What a session was lost to that a killed server had not ended."""
+STOPPED = "the server ended before the session did"  #: failure of a session that a killed server left unfinished
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Kept:
+class _JournalFile:
     path: Path
-    numbers: dict[int, int] = field(default_factory=dict)
-    """Numbers of the turns that are in the file, by the identity of their nodes."""
+    numbers: dict[int, int] = field(default_factory=dict)  #: id(node) -> row of the turn in the file
 
 
 class SessionJournal:
     """The files of one server's unfinished sessions.
 
     Args:
-        folder: Folder of the run.
-        start: Name of this start of the server, that of its file of episodes.
-        decode: The whole text of a turn, as the record has it.
+        start: Name of this start of the server, as in its episode file.
+        decode: Returns the whole text of a turn.
     """
 
     def __init__(self, folder: Path, start: str, decode: Decode) -> None:
         self._folder, self._start, self._decode = folder / UNFINISHED, start, decode
         self._lock = OneWriter(self._folder / start)
-        self._kept: dict[str, _Kept] = {}
+        self._files: dict[str, _JournalFile] = {}
 
     def keep(self, session: Session) -> None:
         """Append the turns of a session that are not in its file yet.
 
         Raises:
-            OSError: If they cannot be written; the next call tries again.
+            OSError: If the turns cannot be written; the next call tries again.
         """
         name = f"{self._start}.{uuid.uuid4().hex}.turns"
-        kept = self._kept.setdefault(session.id, _Kept(path=self._folder / name))
-        numbers, rows = dict(kept.numbers), []
+        journal_file = self._files.setdefault(session.id, _JournalFile(path=self._folder / name))
+        numbers, rows = dict(journal_file.numbers), []
         for node in session.nodes[len(numbers) :]:
             parent = None if node.parent is None else numbers[id(node.parent)]
             numbers[id(node)] = len(numbers)
             rows.append(self._row(node, parent))
-        with kept.path.open("ab", buffering=0) as file:
+        with journal_file.path.open("ab", buffering=0) as file:
             append_lines(file, rows)
-        kept.numbers = numbers
+        journal_file.numbers = numbers
 
     def drop(self, session: Session) -> None:
-        """Remove the file of a session that is in the record."""
-        if (kept := self._kept.pop(session.id, None)) is not None:
-            with suppress(OSError):  # the session has ended all the same
-                kept.path.unlink()
+        if (journal_file := self._files.pop(session.id, None)) is not None:
+            # The session is recorded, so a leftover file does no harm.
+            with suppress(OSError):
+                journal_file.path.unlink()
 
     def close(self) -> None:
-        """Leave what is there to the next server."""
         self._lock.close()
-        with suppress(OSError):  # sessions that could not be recorded, or another server's
+        # Not empty: sessions that could not be recorded, or another server's.
+        with suppress(OSError):
             self._folder.rmdir()
 
     def recover(self, episodes: Path, write: Callable[[Session, Decode], None]) -> int:
-        """Hand over the sessions that killed servers left, and count them; the file of each goes once it is written.
+        """Write the sessions that killed servers left, and return their number.
 
         Args:
-            episodes: Folder with a file of episodes for each start.
-            write: Called with a session and what decodes its turns.
+            episodes: Folder with one episode file per start.
+            write: Called with a session and the decoder of its turns; the session's file is removed afterwards.
 
         Raises:
-            OSError: Of ``write``; that session and the ones after it stay.
+            OSError: From ``write``; that session and the ones after it stay on disk.
         """
         found = 0
         for start in sorted({path.name.partition(".")[0] for path in self._folder.glob("*.turns")}):
@@ -97,9 +93,11 @@ class SessionJournal:
                 if start != self._start:
                     try:
                         held.callback(OneWriter(self._folder / start).close)
-                    except UsageError:  # its server runs
+                    except UsageError:
+                        # The server of that start is still running.
                         continue
                 recorded = _last_recorded(episodes / f"{start}.jsonl")
+                # Recover in the order in which the sessions were last used.
                 for path in sorted(self._folder.glob(f"{start}.*"), key=lambda path: path.stat().st_mtime_ns):
                     found += self._recover(path, recorded, write)
         return found
@@ -108,12 +106,13 @@ class SessionJournal:
         try:
             session = _read(path)
         except RecordError as error:
-            logger.warning("a session that a killed server left cannot be read, and stays there: %s", error)
+            logger.warning("an unfinished session of a killed server cannot be read; its file is kept: %s", error)
             return False
-        # Were this one killed between the two, its own record would tell that the session is there.
+        # Rename first: if this server is killed before the unlink, its own record shows that the session is recorded.
         path = path.rename(path.with_name(f"{self._start}.{path.name.partition('.')[2]}"))
         if left := session is not None and session.id != recorded:
-            write(session, _decode_of(session))
+            texts = {node.turn.completion.token_ids: node.turn.text for node in session.nodes}
+            write(session, lambda tokens: texts[tuple(tokens)])
         path.unlink()
         return left
 
@@ -132,15 +131,11 @@ class SessionJournal:
         }
 
 
-def _decode_of(session: Session) -> Decode:
-    texts = {node.turn.completion.token_ids: node.turn.text for node in session.nodes}
-    return lambda tokens: texts[tuple(tokens)]
-
-
 def _last_recorded(path: Path) -> str | None:
-    """Name of the session that was recorded last: after a kill just then, its file of turns is still there."""
+    # A kill between recording and unlinking leaves the file of the session recorded last.
     with suppress(OSError, ValueError), path.open("rb") as file:
-        for line in reversed(deque(file, 2)):  # the last one may be cut off
+        # The last line may be incomplete.
+        for line in reversed(deque(file, 2)):
             if line.endswith(b"\n"):
                 name: str | None = json.loads(line).get("session_id")
                 return name
@@ -148,11 +143,7 @@ def _last_recorded(path: Path) -> str | None:
 
 
 def _read(path: Path) -> Session | None:
-    """The session of a file, as far as its lines are whole.
-
-    Raises:
-        RecordError: If a line is damaged.
-    """
+    # Returns the session up to the last complete line.
     session: Session | None = None
 
     def refuse(number: int, problem: str) -> RecordError:
@@ -171,10 +162,11 @@ def _read(path: Path) -> Session | None:
                 replied=row["replied"],
                 calls=(),
                 origin=Origin(row["origin"]),
+                # Recovered sessions are never continued.
                 key=b"",
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise refuse(number, f"no turn of a session: {error!r:.200}") from error
+            raise refuse(number, f"not a turn of a session: {error!r:.200}") from error
         session.nodes.append(node)
         if parent is not None:
             parent.children += 1

@@ -1,5 +1,3 @@
-"""The paths of sessions: looked at, scored, ended; what has ended goes to the record."""
-
 from __future__ import annotations
 
 import logging
@@ -12,17 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.errors import explain_os_error
 from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.gateway.http.ranges import Figure
 from turntree.agents.gateway.http.requests import read_body
 from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.settings import GatewaySettings
-from turntree.agents.gateway.http.wire import Strict, read
+from turntree.agents.gateway.http.wire import Figure, Strict, read
 from turntree.agents.gateway.metrics import Metrics
-from turntree.agents.gateway.session_episodes import SessionRecord, dialogues, episode_of, rewarded
+from turntree.agents.gateway.session_episodes import SessionRecord, dialogues, episode_of, with_reward
 from turntree.agents.gateway.sessions import Session, Sessions
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.os_errors import in_words
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import ANSWER, Scorer
 from turntree.envs.failure import FailureKind
@@ -33,7 +30,7 @@ _NAME = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
 
 
 class RewardRequest(Strict):
-    """The body of ``/v1/sessions/ID/reward``: a figure, rewards by name, or a failure of the program."""
+    """Body of ``/v1/sessions/ID/reward``: a number, rewards by name, or a failure of the program."""
 
     reward: Figure | None = None
     parts: dict[str, Figure] = Field(default_factory=dict, max_length=64)
@@ -44,10 +41,10 @@ class RewardRequest(Strict):
 
 
 class SessionPaths:
-    """The handlers of all paths below ``/v1/sessions``.
+    """Handlers of the paths below ``/v1/sessions``.
 
     Args:
-        record: Where ended sessions go; ``None`` drops them.
+        record: Where ended sessions are recorded; ``None`` drops them.
     """
 
     def __init__(
@@ -62,31 +59,28 @@ class SessionPaths:
         self._metrics, self._record = metrics, record
 
     async def show(self, http: Request) -> Response:
-        """``GET /v1/sessions/ID``: the dialogues so far."""
         name = http.path_params["session"]
         session = self._sessions.live.get(name)
         if session is None:
-            raise ApiError(404, f"there is no session {name!r:.80} that has not ended", code="session_not_found")
-        found = [{**one.labels, "turns": len(one.nodes)} for one in dialogues(session)]
+            raise ApiError(404, f"no live session {name!r:.80}", code="session_not_found")
+        found = [{**dialogue.labels, "turns": len(dialogue.nodes)} for dialogue in dialogues(session)]
         shown = {"id": session.id, "task_id": session.task_id, "turns": len(session.nodes), "branches": found}
         return Json(shown | {"running": session.running})
 
     async def end(self, http: Request) -> Response:
-        """``DELETE /v1/sessions/ID``: the session ends without a reward."""
         with self._sessions.ending(http.path_params["session"]) as session:
             return Json({"id": session.id, "episodes": self.close(session, "deleted")})
 
     async def reward(self, http: Request) -> Response:
-        """``POST /v1/sessions/ID/reward``: the session ends with a verdict."""
         settings = self._settings
         body = read(RewardRequest, await read_body(http, most=settings.max_body, seconds=settings.read_seconds))
-        if sum(one is not None for one in (body.reward, body.by, body.failure)) != 1:
-            raise ApiError(400, "expected one of reward, by and failure; give exactly one", param="reward")
+        if sum(verdict is not None for verdict in (body.reward, body.by, body.failure)) != 1:
+            raise ApiError(400, "expected exactly one of reward, by and failure", param="reward")
         scorer = _scorer(body)
         with self._sessions.ending(http.path_params["session"]) as session:
             episodes = self._episodes(session, body)
             if body.reward is not None:
-                episodes = [rewarded(episode, body.reward, body.parts) for episode in episodes]
+                episodes = [with_reward(episode, body.reward, body.parts) for episode in episodes]
             elif scorer is not None:
                 episodes = await judge_episodes(episodes, scorer)
             self._write(session, episodes, "scored")
@@ -95,12 +89,13 @@ class SessionPaths:
         return Json(answer | {"rewards": dict(last.rewards), "failure": last.failure})
 
     def close(self, session: Session, why: str) -> int:
-        """Record a session that ended without a verdict, and count its episodes.
+        """Record a session that ended without a reward, and return its number of episodes.
 
         Raises:
-            ApiError: 507 if it cannot be recorded.
+            ApiError: 507 if the session cannot be recorded.
         """
         if self._record is None:
+            # Without a record, dialogues are only counted.
             self._count(why, found := len(dialogues(session)))
             return found
         episodes = self._episodes(session, RewardRequest())
@@ -108,22 +103,22 @@ class SessionPaths:
         return len(episodes)
 
     def keep(self, session: Session) -> None:
-        """Keep the turns so far of a session that goes on."""
         if self._record is not None:
             self._record.keep(session)
 
     def close_all(self) -> None:
-        """End what has not ended, at the end of the server; the next one records what this one cannot."""
+        # Sessions that cannot be recorded stay in the journal, and the next server records them.
         for session in self._sessions.take_all():
-            with suppress(ApiError):  # the log says it
+            # The failure has been logged already.
+            with suppress(ApiError):
                 self.close(session, "closing")
         if self._record is not None:
             self._record.close()
 
     def _episodes(self, session: Session, body: RewardRequest) -> list[Episode]:
         episodes = [
-            episode_of(one, self._renderer.turn_text, answer=body.answer, data_source=body.answer_format or "")
-            for one in dialogues(session)
+            episode_of(dialogue, self._renderer.turn_text, answer=body.answer, data_source=body.answer_format or "")
+            for dialogue in dialogues(session)
         ]
         if body.failure is None:
             return episodes
@@ -138,7 +133,7 @@ class SessionPaths:
             try:
                 self._record.write(session, episodes)
             except OSError as error:
-                problem = f"session {session.id} cannot be recorded and goes on: {in_words(error)}"
+                problem = f"session {session.id} cannot be recorded and stays live: {explain_os_error(error)}"
                 logger.error("%s", problem)
                 raise ApiError(507, f"{problem}; then send this again", code="not_recorded") from error
         self._count(why, len(episodes))
@@ -152,20 +147,21 @@ def _scorer(body: RewardRequest) -> Scorer | None:
     if body.by is None:
         return None
     if ANSWER in body.by and body.answer_format is None:
-        raise ApiError(400, "an answer is compared by the rules of a data set; name one", param="answer_format")
+        raise ApiError(400, "the answer reward needs an answer_format, the name of a data set", param="answer_format")
     try:
         return Scorer(body.by, answer_format=body.answer_format, imports=False)
     except RewardError as error:
         raise ApiError(400, str(error), param="by", code="invalid_value") from error
 
 
-def named(http: Request, header: str) -> str | None:
-    """A name that a client gives in a header.
+def name_in_header(http: Request, header: str) -> str | None:
+    """Return the name in a header.
 
     Raises:
-        ApiError: 400 if it is no name.
+        ApiError: 400 if the name has other characters or is too long.
     """
     name = http.headers.get(header)
     if name is not None and not _NAME.fullmatch(name):
-        raise ApiError(400, f"{header} may have 200 of A-Z a-z 0-9 _ . : / @ + -, got {name!r:.80}", param=header)
+        expected = f"expected at most 200 characters of A-Z a-z 0-9 _ . : / @ + - in {header}"
+        raise ApiError(400, f"{expected}, got {name!r:.80}", param=header)
     return name

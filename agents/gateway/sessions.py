@@ -1,12 +1,13 @@
-"""Sessions: the dialogues of one program, each a tree of turns whose tokens are never rendered again.
+"""Sessions: the dialogues of one program as a tree of turns whose tokens are never rendered again.
 
-A request whose messages continue a turn that was sampled here is given that turn's tokens and, after them, the new
-messages alone. Where the client changed earlier messages, or asks again, a new branch leaves the tree there. Of
-several turns that a request may continue, the oldest that nobody has continued is taken. Not thread-safe.
+A request that continues a sampled turn gets that turn's tokens followed by the new messages only. If the client
+changed earlier messages or repeats a request, the tree branches there. If a request could continue several turns, the
+oldest one without a continuation is chosen. Not thread-safe.
 """
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,96 +17,62 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Any
 
-from turntree.agents.episodes.dialogue import canonical_call
-from turntree.agents.gateway.dialogue_keys import chain, ids_of, next_key
+from turntree.agents.episodes.dialogue import canonical_call, canonical_json
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.turns import SampledTurn
 from turntree.envs.failure import describe
 from turntree.envs.message import ToolCall
 
-_REMEMBERED = 4096
-"""Ended sessions whose names are still known."""
-CONTEXT_FULL = "context_length_exceeded"
-"""Code of the refusal of a prompt that leaves no room for an answer."""
-MOST_TURNS = 4096
-"""Turns of one session."""
+_REMEMBERED = 4096  #: ended sessions whose names stay refused
+CONTEXT_FULL = "context_length_exceeded"  #: error code if a prompt leaves no token for an answer
+MOST_TURNS = 4096  #: turns in one session
 
 
 class Origin(StrEnum):
-    """How a turn came after the one before it."""
-
-    BEGAN = "began"
-    """A dialogue began with it."""
-    CONTINUED = "continued"
-    """The client answered the turn before."""
-    AGAIN = "sampled again"
-    """The same messages were answered before."""
-    CHANGED = "changed"
-    """The client changed earlier messages, or wrote a turn of the policy itself."""
+    BEGAN = "began"  #: first turn of a dialogue
+    CONTINUED = "continued"  #: the client answered the parent turn
+    AGAIN = "sampled again"  #: the same messages were answered before
+    CHANGED = "changed"  #: the client changed earlier messages, or wrote an assistant message itself
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """A sampled turn."""
-
     session: Session
-    """The session that it belongs to."""
-    parent: Node | None
-    """The turn before it; ``None`` if the messages before it were rendered whole."""
-    given: Sequence[Mapping[str, Any]]
-    """The messages between the two."""
+    parent: Node | None  #: ``None`` if all messages before this turn were rendered as a prompt
+    given: Sequence[Mapping[str, Any]]  #: messages between the parent's turn and this one
     turn: SampledTurn
-    replied: Mapping[str, Any]
-    """Its message, as a client sends it back."""
-    calls: tuple[str, ...]
-    """Canonical tool calls of the dialogue, its own included."""
+    replied: Mapping[str, Any]  #: the turn as a message, as a client sends it back
+    calls: tuple[str, ...]  #: canonical tool calls of the dialogue, including this turn's
     origin: Origin
-    """How it came after its parent."""
-    key: bytes
-    """Key of the dialogue that it ends."""
-    children: int = 0
-    """Turns that follow it."""
-    claims: int = 0
-    """Requests that continue it now."""
+    key: bytes  #: key of the dialogue that ends with this turn
+    children: int = 0  #: turns that continue this one
+    claims: int = 0  #: running requests that continue this turn
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """The dialogues of one program."""
-
     id: str
-    task_id: str
-    """The task that its turns are keyed by."""
-    nodes: list[Node] = field(default_factory=list)
-    """Its turns, in the order in which they ended."""
-    running: int = 0
-    """Requests that are being answered."""
-    used: float = 0.0
-    """When it was last asked for something."""
-    failure: str = ""
-    """What the last request was lost to, in one line; empty if it was answered."""
+    task_id: str  #: task that drafts are keyed by
+    nodes: list[Node] = field(default_factory=list)  #: turns in the order in which they ended
+    running: int = 0  #: requests being answered
+    used: float = 0.0  #: time of the last request
+    failure: str = ""  #: one line on why the last request failed; empty if it was answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a request stands."""
-
+class Position:
     session: Session
-    parent: Node | None
-    """The turn that it continues."""
-    given: Sequence[Mapping[str, Any]]
-    """The messages after that turn; all of them without one."""
-    key: bytes
-    """Key of all its messages."""
+    parent: Node | None  #: turn that the request continues
+    given: Sequence[Mapping[str, Any]]  #: messages after that turn; all messages without a parent
+    key: bytes  #: key of all messages
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """Canonical tool calls so far."""
         return self.parent.calls if self.parent is not None else ()
 
     @property
     def first_prompt(self) -> int | None:
-        """Tokens of the prompt with which the dialogue began; ``None`` where it begins here."""
+        # None if the dialogue starts with this request.
         node = self.parent
         while node is not None and node.parent is not None:
             node = node.parent
@@ -113,22 +80,19 @@ class Place:
 
 
 class Sessions:
-    """All sessions that have not ended.
+    """All live sessions.
 
     Args:
-        most: Sessions at once; the one that was idle longest ends for a further one.
+        most: Sessions at once; a further one ends the one that was idle longest.
         seconds: Time after which an idle session ends.
-        ended: Called with each session that ends by itself, and the reason; if it raises ``ApiError``, the session
-            goes on.
+        ended: Called with each session that is ended here, and the reason; on ``ApiError`` the session stays live.
     """
 
     def __init__(
         self, *, most: int, seconds: float, ended: Callable[[Session, str], object], clock: Callable[[], float]
     ) -> None:
-        self.live: OrderedDict[str, Session] = OrderedDict()
-        """By name; the one that was idle longest comes first."""
-        self.full = False
-        """Whether a request was refused as its dialogue had no room for a further token."""
+        self.live: OrderedDict[str, Session] = OrderedDict()  #: by name, longest idle first
+        self.full = False  #: whether a request was refused because its dialogue had no token left
         self._most, self._seconds, self._report, self._clock = most, seconds, ended, clock
         self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -140,35 +104,36 @@ class Sessions:
         *,
         session_id: str | None,
         task_id: str | None,
-    ) -> Place:
-        """The place of a request, in a session that it continues or in a new one.
+    ) -> Position:
+        """Return the position of a request, in a session that it continues or in a new one.
 
         Raises:
-            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if a further one has no room.
+            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if no session can be freed.
         """
         self._end_idle()
         keys = chain(messages, tools)
         session = None if session_id is None else self._named(session_id, task_id)
+        # Continue after the longest prefix that ends with a turn sampled here.
         for end in range(len(messages), 0, -1):
             if messages[end - 1]["role"] != "assistant":
                 continue
-            node = self._best(keys[end], messages[end - 1], session_id, task_id)
+            node = self._continued_node(keys[end], messages[end - 1], session_id, task_id)
             if node is not None:
-                return Place(session=node.session, parent=node, given=messages[end:], key=keys[-1])
+                return Position(session=node.session, parent=node, given=messages[end:], key=keys[-1])
         if session is None:
-            self._make_room()
+            self._free_session()
             name = session_id or f"session-{uuid.uuid4().hex}"
             session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}")
-        return Place(session=session, parent=None, given=messages, key=keys[-1])
+        return Position(session=session, parent=None, given=messages, key=keys[-1])
 
     @contextmanager
-    def using(self, place: Place) -> Iterator[None]:
-        """Hold a place while its request is answered; a session without any turn is forgotten afterwards."""
-        session = self.live.setdefault(place.session.id, place.session)
+    def using(self, position: Position) -> Iterator[None]:
+        """Mark a position as in use while its request is answered; drop a session that is left without turns."""
+        session = self.live.setdefault(position.session.id, position.session)
         self._touch(session)
         session.running += 1
-        if place.parent is not None:
-            place.parent.claims += 1
+        if position.parent is not None:
+            position.parent.claims += 1
         try:
             yield
             session.failure = ""
@@ -180,54 +145,51 @@ class Sessions:
             raise
         finally:
             session.running -= 1
-            if place.parent is not None:
-                place.parent.claims -= 1
+            if position.parent is not None:
+                position.parent.claims -= 1
             self._touch(session)
             if not session.nodes and not session.running:
                 self.live.pop(session.id, None)
 
-    def add(self, place: Place, turn: SampledTurn, content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> Node:
-        """Add a turn that was sampled at a place.
-
-        Args:
-            place: Held by ``using``.
-        """
-        session = self.live[place.session.id]
+    def add(
+        self, position: Position, turn: SampledTurn, content: str, calls: Sequence[ToolCall], ids: Sequence[str]
+    ) -> Node:
+        """Add a turn sampled at a position that ``using`` holds."""
+        session = self.live[position.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]
         replied = {"role": "assistant", "content": content, **({"tool_calls": entries} if entries else {})}
         node = Node(
             session=session,
-            parent=place.parent,
-            given=place.given,
+            parent=position.parent,
+            given=position.given,
             turn=turn,
             replied=replied,
-            calls=(*place.calls, *map(canonical_call, entries)),
-            origin=self._origin(session, place),
-            key=next_key(place.key, replied),
+            calls=(*position.calls, *map(canonical_call, entries)),
+            origin=self._origin(session, position),
+            key=next_key(position.key, replied),
         )
         session.nodes.append(node)
         self._by_key[node.key].append(node)
-        if place.parent is not None:
-            place.parent.children += 1
+        if position.parent is not None:
+            position.parent.children += 1
         return node
 
     @contextmanager
     def ending(self, session_id: str) -> Iterator[Session]:
-        """End a session and hand it over to the block; if the block raises, the session goes on as if it had not ended.
+        """End a session and yield it; if the block raises, the session stays live.
 
         Raises:
-            ApiError: 404 if there is none, 409 if it has ended or a turn is being sampled in it.
+            ApiError: 404 if there is no such session, 409 if it has ended or a turn is being sampled in it.
         """
         self._refuse_ended(session_id)
         if (session := self.live.get(session_id)) is None or not session.nodes:
-            raise ApiError(404, f"there is no session {session_id!r:.80} with a turn", code="session_not_found")
+            raise ApiError(404, f"no live session {session_id!r:.80} with a turn", code="session_not_found")
         if session.running:
             raise ApiError(409, f"a turn of session {session_id!r:.80} is being sampled; wait for it", code="running")
         with self._without(session):
             yield session
 
     def take_all(self) -> list[Session]:
-        """End all sessions and hand them over."""
         sessions = [session for session in self.live.values() if session.nodes]
         for session in sessions:
             self._forget(session)
@@ -237,32 +199,39 @@ class Sessions:
         self._refuse_ended(session_id)
         session = self.live.get(session_id)
         if session is not None and len(session.nodes) >= MOST_TURNS:
-            raise ApiError(400, f"session {session_id!r:.80} has {MOST_TURNS} turns; end it", param="X-Session-Id")
+            problem = f"session {session_id!r:.80} has reached {MOST_TURNS} turns; end it"
+            raise ApiError(400, problem, param="X-Session-Id")
         if session is not None and task_id is not None and task_id != session.task_id:
-            replied = f"session {session_id!r:.80} has the task {session.task_id!r:.80}, got {task_id!r:.80}"
-            raise ApiError(400, f"{replied}; begin another session", param="X-Task-Id")
+            problem = f"session {session_id!r:.80} has the task {session.task_id!r:.80}, got {task_id!r:.80}"
+            raise ApiError(400, f"{problem}; start another session", param="X-Task-Id")
         return session
 
     def _refuse_ended(self, session_id: str) -> None:
         if session_id in self._gone:
-            raise ApiError(409, f"session {session_id!r:.80} has ended; begin another one", code="session_ended")
+            raise ApiError(409, f"session {session_id!r:.80} has ended; start another one", code="session_ended")
 
-    def _best(self, key: bytes, message: Mapping[str, Any], session_id: str | None, task_id: str | None) -> Node | None:
+    def _continued_node(
+        self, key: bytes, message: Mapping[str, Any], session_id: str | None, task_id: str | None
+    ) -> Node | None:
         found = self._by_key.get(key, ())
         if session_id is not None:
             found = [node for node in found if node.session.id == session_id]
         elif task_id is not None:
             found = [node for node in found if node.session.task_id == task_id]
+        # Prefer the turn with the same call ids: equal dialogues of parallel clients differ only in them.
         same = [node for node in found if ids_of(node.replied) == ids_of(message)] or found
         return next((node for node in same if not node.children and not node.claims), same[-1] if same else None)
 
-    def _origin(self, session: Session, place: Place) -> Origin:
-        siblings = [node.given for node in session.nodes if node.parent is place.parent]
-        if place.given in siblings:
+    def _origin(self, session: Session, position: Position) -> Origin:
+        siblings = [node.given for node in session.nodes if node.parent is position.parent]
+        if position.given in siblings:
             return Origin.AGAIN
-        if any(message["role"] == "assistant" for message in place.given) or (siblings and place.parent is not None):
+        # An assistant message that was not sampled here means that the client rewrote history.
+        if any(message["role"] == "assistant" for message in position.given) or (
+            siblings and position.parent is not None
+        ):
             return Origin.CHANGED
-        return Origin.BEGAN if place.parent is None else Origin.CONTINUED
+        return Origin.BEGAN if position.parent is None else Origin.CONTINUED
 
     def _touch(self, session: Session) -> None:
         session.used = self._clock()
@@ -273,22 +242,19 @@ class Sessions:
         late = self._clock() - self._seconds
         for session in list(takewhile(lambda session: session.used <= late, self.live.values())):
             if not session.running:
-                with suppress(ApiError), self._without(session):  # the log says it
+                # The failure has been logged already.
+                with suppress(ApiError), self._without(session):
                     self._report(session, "idle")
 
-    def _make_room(self) -> None:
-        """End what has been idle longest for a further session.
-
-        Raises:
-            ApiError: 507 if that cannot be recorded.
-        """
+    def _free_session(self) -> None:
         idle = [session for session in self.live.values() if not session.running]
+        # Free enough sessions for one more.
         for session in idle[: max(0, len(self.live) + 1 - self._most)]:
             try:
                 with self._without(session):
-                    self._report(session, "room")
+                    self._report(session, "capacity")
             except ApiError as error:
-                raise ApiError(507, f"no further session can begin: {error}", code="not_recorded") from error
+                raise ApiError(507, f"no session can be started: {error}", code="not_recorded") from error
 
     @contextmanager
     def _without(self, session: Session) -> Iterator[None]:
@@ -305,6 +271,7 @@ class Sessions:
 
     def _forget(self, session: Session) -> None:
         self.live.pop(session.id, None)
+        # Remember the name, so that a late request does not silently start a second session with it.
         self._gone[session.id] = None
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
@@ -312,3 +279,32 @@ class Sessions:
             self._by_key[node.key].remove(node)
             if not self._by_key[node.key]:
                 del self._by_key[node.key]
+
+
+def key_of(*parts: bytes | str) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.digest()
+
+
+def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """Return a key for every prefix of a dialogue, shape (messages + 1,).
+
+    Two prefixes share a key if their messages and tools are equal. Tool call ids, which some clients rewrite, and
+    fields added by clients are ignored.
+    """
+    keys = [key_of(canonical_json(list(tools)))]
+    for message in messages:
+        keys.append(next_key(keys[-1], message))
+    return keys
+
+
+def next_key(key: bytes, message: Mapping[str, Any]) -> bytes:
+    calls = [canonical_call(call) for call in message.get("tool_calls", ())]
+    return key_of(key, str(message["role"]), str(message["content"]), *calls)
+
+
+def ids_of(message: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(call.get("id", "") for call in message.get("tool_calls", ()))

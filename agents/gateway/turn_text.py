@@ -1,6 +1,6 @@
-"""The text of a turn while its tokens arrive: whole characters alone, stop strings found, calls held back.
+"""Text of a turn while its tokens arrive: complete characters, stop strings found, tool calls held back.
 
-Invariant: what was shown is a beginning of the turn's text, however many tokens came at once.
+Invariant: the shown text is a prefix of the turn's text, however many tokens arrive at once.
 """
 
 from __future__ import annotations
@@ -9,105 +9,103 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Decode = Callable[[Sequence[int]], str]
-_HALF = "\ufffd"
-_WINDOW = 8
-"""Tokens after which those before them need not be decoded again."""
+_REPLACEMENT = "\ufffd"
+_WINDOW = 8  #: tokens after which earlier ones need not be decoded again
 _BYTE = "<0xFF>"
 
 
 def byte_token(tokenizer: Any) -> int | None:
-    """The token of a byte that no character has, in a vocabulary that falls back to bytes; ``None`` in another one.
+    """Return the token of byte 0xFF in a vocabulary with byte fallback, else ``None``.
 
-    Such a vocabulary decodes a run of bytes as a whole: one that is in no character makes all of them ``U+FFFD``.
+    Such a vocabulary decodes a run of bytes as a whole: an invalid byte turns the whole run into ``U+FFFD``.
     """
     found = tokenizer.convert_tokens_to_ids(_BYTE)
     return found if found is not None and tokenizer.convert_ids_to_tokens(found) == _BYTE else None
 
 
 class TurnText:
-    """Text of one turn.
+    """The text of one turn.
 
     Args:
-        stops: Texts that end the turn; they and what follows are not part of its text.
+        stops: Strings that end the turn; a stop string and what follows are not part of the text.
         byte: The ``byte_token`` of the vocabulary.
     """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = (), *, byte: int | None = None) -> None:
         self._decode, self._byte = decode, byte
         self.stops = tuple(stops)
-        self.tokens: list[int] = []
-        """Tokens so far, up to the one with which a stop string was complete."""
-        self.text = ""
-        """Their text, as far as it stays whatever follows, without the stop string."""
-        self.stop: str | None = None
-        """The stop string that was found."""
-        self._done = ""  # the text of the tokens before `_read`; those from `_from` on are decoded with what follows
+        self.tokens: list[int] = []  #: up to the token that completed a stop string
+        self.text = ""  #: the part that later tokens cannot change, without the stop string
+        self.stop: str | None = None  #: the stop string that was found
+        # Text of the tokens before `_read`. Tokens from `_from` on are decoded again together with new ones.
+        self._done = ""
         self._from = self._read = self._skip = 0
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was found."""
         return self.stop is not None
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Hear further tokens; those after a stop string are ignored."""
         for token in tokens:
             if self.stopped:
                 return
             self.tokens.append(token)
-            self._read_on()
+            self._decode_last()
 
     def end(self, tokens: Sequence[int] = ()) -> None:
-        """The turn is over with ``tokens``: half characters count as they are."""
+        """Finish the turn with ``tokens``; incomplete characters are kept as decoded."""
         if self.stops:
             self.add(tokens)
         else:
             self.tokens += tokens
         if not self.stopped:
             whole = self._decode(self.tokens)
-            if not whole.startswith(self.text):  # a decoder that looks further back than the window: shown is shown
+            # This decoder depends on more tokens than the window, so keep the text that was already sent.
+            if not whole.startswith(self.text):
                 whole = self._done + self._decode(self.tokens[self._from :])[self._skip :]
             if not self._find_stop(whole):
                 self.text = whole
 
-    def _read_on(self) -> None:
+    def _decode_last(self) -> None:
         window = self.tokens[self._from :]
         now = self._decode(window)
-        whole = now.rstrip(_HALF)
+        # A trailing U+FFFD may be the first bytes of a character whose other bytes have not arrived.
+        whole = now.rstrip(_REPLACEMENT)
         if self._find_stop(self._done + whole[self._skip :]):
             return
+        # Text that changes when an invalid byte follows is not final yet.
         if self._byte is not None:
-            whole = _shared(whole, self._decode([*window, self._byte]))
+            whole = _common_prefix(whole, self._decode([*window, self._byte]))
         self.text = self._done + whole[self._skip :]
+        # Move the window on, but only at a character boundary.
         if whole == now and len(now) > self._skip and len(self.tokens) - self._read >= _WINDOW:
             self._done = self.text
             self._from, self._read = self._read, len(self.tokens)
             self._skip = len(self._decode(self.tokens[self._from :]))
 
     def _find_stop(self, text: str) -> bool:
-        places = [(at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
-        if places:
-            at, self.stop = min(places)
-            self.text = text[:at]
+        matches = [(start, stop) for stop in self.stops if (start := text.find(stop)) >= 0]
+        if matches:
+            start, self.stop = min(matches)
+            self.text = text[:start]
         return self.stopped
 
 
-def _shared(text: str, other: str) -> str:
-    """The beginning that two texts share."""
-    same = (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+def _common_prefix(text: str, other: str) -> str:
+    same = (start for start, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
     return text[: next(same, min(len(text), len(other)))]
 
 
 def settled(text: str, marks: Sequence[str]) -> str:
-    """The beginning of ``text`` that has no mark and begins none, whatever follows.
+    """Return the prefix of ``text`` before any mark and before a possible start of one.
 
     >>> settled("so it is 4 <to", ["<tool_call>", "END"])
     'so it is 4 '
     """
     end = len(text)
     for mark in marks:
-        at = text.find(mark)
-        if at < 0:
-            at = next((len(text) - n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), len(text))
-        end = min(end, at)
+        start = text.find(mark)
+        if start < 0:
+            start = next((len(text) - n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), len(text))
+        end = min(end, start)
     return text[:end]

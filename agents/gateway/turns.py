@@ -1,5 +1,3 @@
-"""One turn of the engine for the gateway: watched while it is sampled, cut at its stop string, within its time."""
-
 from __future__ import annotations
 
 import asyncio
@@ -16,20 +14,15 @@ from turntree.agents.gateway.turn_text import TurnText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTurn:
-    """A finished turn."""
-
-    prompt_ids: tuple[int, ...]
-    """Token ids before it, shape (prompt,)."""
-    completion: Completion
-    """What the engine sampled, up to the token with which a stop string was complete."""
-    text: str
-    """Its text, without the stop string."""
+    prompt_ids: tuple[int, ...]  #: shape (prompt,)
+    completion: Completion  #: up to the token that completed a stop string
+    text: str  #: without the stop string
 
 
 class SentPrompts:
-    """What one key's clients have sent and been given, so that no answer says what another key's have.
+    """Tokens that the clients of one key have sent or received, as hashes of 16-token blocks.
 
-    Tokens are remembered in blocks, each by a hash of all tokens up to its end; the oldest blocks are forgotten.
+    ``cached_tokens`` in a response is limited to these, so that it reveals nothing about other keys' prompts.
     """
 
     _BLOCK = 16
@@ -39,12 +32,13 @@ class SentPrompts:
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def cached(self, turn: SampledTurn) -> SampledTurn:
-        """A turn whose cached tokens are at most those that were known before; it is known from now on."""
+        """Limit a turn's cached tokens to the known ones, and remember the turn."""
         tokens = (*turn.prompt_ids, *turn.completion.token_ids)
         before, known, same = b"", 0, True
         for end in range(self._BLOCK, len(tokens) + 1, self._BLOCK):
             block = array("q", tokens[end - self._BLOCK : end]).tobytes()
             before = blake2b(before + block, digest_size=16).digest()
+            # A KV cache holds prefixes only, so the first unknown block ends the match.
             same = same and before in self._known
             known = end if same else known
             self._known[before] = None
@@ -56,20 +50,19 @@ class SentPrompts:
 
 
 class _Watch:
-    """Hears tokens on the engine's thread and reads them in the event loop."""
-
     def __init__(self, text: TurnText, shown: Callable[[], None] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._text, self._shown = text, shown
 
     def __call__(self, tokens: Sequence[int]) -> bool:
         try:
-            self._loop.call_soon_threadsafe(self._hear, tuple(tokens))
-        except RuntimeError:  # the loop is closed: nobody waits for the turn
+            self._loop.call_soon_threadsafe(self._receive, tuple(tokens))
+        except RuntimeError:
+            # The event loop is closed, so nobody waits for the turn.
             return True
         return self._text.stopped
 
-    def _hear(self, tokens: tuple[int, ...]) -> None:
+    def _receive(self, tokens: tuple[int, ...]) -> None:
         self._text.add(tokens)
         if self._shown is not None:
             self._shown()
@@ -81,11 +74,11 @@ async def sample(
     """Sample one turn.
 
     Args:
-        text: Is given its tokens, and ends it at a stop string.
-        shown: Called whenever ``text`` has grown; ``None`` if nobody reads before the end.
+        text: Receives the tokens, and ends the turn at a stop string.
+        shown: Called whenever ``text`` has grown; ``None`` if the client does not stream.
 
     Raises:
-        ApiError: 400 if the engine refuses the prompt, 503 if it gave the turn up.
+        ApiError: 400 if the engine refuses the prompt, 503 if it aborted the turn.
     """
     watch = _Watch(text, shown) if shown is not None or text.stops else None
     try:
@@ -93,7 +86,7 @@ async def sample(
     except ValueError as error:
         raise ApiError(400, str(error), param="prompt", code="invalid_value") from error
     if done.finish_reason is FinishReason.ABORT or not done.token_ids:
-        raise ApiError(503, "the engine gave the turn up; try again", code="aborted", retry_after=1)
+        raise ApiError(503, "the engine aborted the turn; try again", code="aborted", retry_after=1)
     text.end(done.token_ids[len(text.tokens) :])
     if text.stopped:
         done = _cut(done, len(text.tokens))
@@ -101,7 +94,6 @@ async def sample(
 
 
 def _cut(done: Completion, count: int) -> Completion:
-    """The first ``count`` tokens of a turn that a stop string ended."""
     top = done.top and TopLogprobs(ids=done.top.ids[:count], logprobs=done.top.logprobs[:count])
     return replace(
         done,

@@ -1,4 +1,4 @@
-"""Programs of somebody else as episodes: what runs them, and the gateway through which they ask the policy.
+"""Existing agent programs as episodes: how they run, and the gateway through which they call the policy.
 
-Not here: the gateway itself (``gateway``), and the rows that a trainer makes of an episode (``verl/episodes``).
+Not here: the gateway itself (``gateway``), and the training rows of an episode (``verl/episodes``).
 """

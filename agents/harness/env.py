@@ -1,9 +1,3 @@
-"""An environment whose episode is a program that somebody else wrote, and that knows nothing of turntree.
-
-Tasks and rewards are those of another environment, which judges the program's final answer. What the program says to
-the policy, and when, is the program's own: this environment is asked for tasks and verdicts alone.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +17,11 @@ from turntree.rewards import Sample
 
 
 class HarnessEnv(Env):
-    """A program as an episode; ``rollout`` plays it like any other environment.
+    """Run an existing agent program as an episode; ``rollout`` plays it like any other environment.
 
-    ``Limits.max_turns`` counts the policy's turns in all of the program's dialogues, limits of tokens hold for each
-    dialogue, and ``max_seconds`` ends the program with reward 0. ``tool_format`` says how the policy writes calls.
+    Another environment provides the tasks and grades the program's final answer. The dialogues with the policy are the
+    program's own. ``Limits.max_turns`` counts turns in all dialogues, token limits apply to each dialogue, and
+    ``max_seconds`` ends the program with reward 0. ``tool_format`` is the policy's tool call format.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
@@ -50,24 +45,24 @@ class HarnessEnv(Env):
         """Choose the program and its tasks.
 
         Args:
-            env: Environment whose tasks the program is given, as in ``turntree.envs.make``. What it answers to a turn
-                is the verdict on the final answer; its tools are not offered.
+            env: Environment whose tasks the program gets, as in ``turntree.envs.make``. Its reply to a turn grades the
+                final answer; its tools are not offered.
             program: ``MODULE:NAME`` of a callable, see ``CallableProgram``.
             command: A command line, see ``CommandProgram``.
-            image: Container image that ``command`` runs in.
-            seconds: Time after which a program counts as broken: it is ended, and the episode is a failure.
-            model: The name by which the program asks for the policy.
-            rewards: Rewards by name that judge the final answer, as ``Scorer`` takes them; ``None``: ``env`` does.
-            answer_format: Data set whose rules compare answers where ``env``'s tasks have none, for ``rewards``.
+            image: Container image in which ``command`` runs.
+            seconds: Time after which a program is stopped and the episode fails.
+            model: Model name that the program uses for the policy.
+            rewards: Rewards by name that grade the final answer, as in ``Scorer``; ``None`` lets ``env`` grade.
+            answer_format: Data set whose rules compare answers if ``env``'s tasks name none, for ``rewards``.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            UsageError: If the program cannot be found, or not exactly one of ``program`` and ``command`` is given.
+            UsageError: If the program is not found, or not exactly one of ``program`` and ``command`` is given.
             UnknownEnvironment: If there is no ``env``.
         """
         super().__init__(**kwargs)
         if (program is None) == (command is None) or (image is not None and command is None):
-            raise UsageError("give one of program=MODULE:NAME and command=..., and image beside a command alone")
+            raise UsageError("expected either program=MODULE:NAME or command=...; image needs command")
         if not seconds > 0:
             raise UsageError(f"seconds must be positive, got {seconds}")
         self.program: Program = (
@@ -80,25 +75,24 @@ class HarnessEnv(Env):
         self.num_tasks = self._tasks.num_tasks
 
     def task(self, index: int) -> Task:
-        """The task with this index."""
         return self._tasks.task(index)
 
     def start(self, task: Task) -> Sequence[Message]:
-        """The other environment's opening; its system prompt is about its own tools, and left out."""
+        # The other environment's system prompt describes its own tools, which are not offered here.
         self._tasks.reset(seed=0, options={"task": task})
         return [message for message in self._tasks.messages if message.role is not Role.SYSTEM]
 
     def reply(self, message: Message) -> Reply:
-        """Judge a final answer, and end the episode.
+        """Grade a final answer and end the episode.
 
         Raises:
             RuntimeError: If the other environment failed.
-            UngradedAnswer: If the rewards could not judge it.
+            UngradedAnswer: If the rewards could not grade the answer.
         """
         if self._scorer is None:
             _, reward, _, _, info = self._tasks.step(message.content)
             if info["failure"]:
-                raise RuntimeError(f"{type(self._tasks).__name__} could not judge the answer: {info['failure']}")
+                raise RuntimeError(f"{type(self._tasks).__name__} could not grade the answer: {info['failure']}")
             return Reply(reward=reward, done=True, rewards=info["rewards"])
         task = self.current_task
         sample = Sample(
@@ -111,12 +105,11 @@ class HarnessEnv(Env):
         )
         (scored,) = self._scorer.score([sample])
         if scored.reward is None:
-            raise UngradedAnswer(f"{', '.join(scored.ungraded)} could not judge the answer to {task.id}")
+            raise UngradedAnswer(f"{', '.join(scored.ungraded)} could not grade the answer to {task.id}")
         right = {"correct": scored.parts[ANSWER]} if ANSWER in scored.parts else {}
         return Reply(reward=scored.reward, done=True, rewards={**scored.parts, **right})
 
     def close(self) -> None:
-        """Close the other environment as well."""
         super().close()
         self._tasks.close()
 
@@ -131,11 +124,6 @@ class HarnessEnv(Env):
         sampling: Sampling,
         executor: Executor | None,
     ) -> Episode:
-        """One episode, as ``rollout`` plays it.
-
-        Raises:
-            MissingExtra: If the packages of ``turntree serve`` are not installed.
-        """
         from turntree.agents.errors import MissingExtra
 
         try:

@@ -1,6 +1,6 @@
-"""One HTTP server for all episodes that an event loop plays; each episode's gateway is reached with its own key.
+"""One HTTP server for all episodes of an event loop; the API key selects an episode's gateway.
 
-It listens on 127.0.0.1 while there are episodes, in the loop of the engine, and takes no signals.
+It listens on 127.0.0.1 while there are episodes and handles no signals.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.server import listen, run
 from turntree.agents.gateway.http.settings import GatewaySettings
 
+#: of the server; each episode's limits are those of its gateway
 _BOUNDS = GatewaySettings(model="policy", max_context=1, port=0, grace_seconds=1.0)
-"""Of the server; bounds of an episode are its gateway's."""
 
 
 class Front:
-    """The server of one event loop, made in it."""
+    """The server of one event loop; create it inside that loop."""
 
     def __init__(self) -> None:
         self._apps: dict[str, ASGIApp] = {}
@@ -33,27 +33,26 @@ class Front:
         self._serving: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request to the gateway whose key it brings."""
         if (app := self._apps.get(given_key(Request(scope)))) is None:
-            error = ApiError(401, "this key has no episode, or its episode has ended", code="invalid_api_key")
+            error = ApiError(401, "this API key belongs to no running episode", code="invalid_api_key")
             app = Json(error.body, status_code=error.status, headers=error.headers)
         await app(scope, receive, send)
 
     async def enter(self, key: str, gateway: Gateway) -> str:
-        """Admit a gateway; the base URL at which it is reached."""
+        """Register a gateway and return its base URL."""
         self._apps[key] = make_app(gateway)
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())
-            self._serving.add_done_callback(self._tell)
+            self._serving.add_done_callback(self._pass_error)
+        # Cancelling one episode must not cancel the URL for all.
         return await asyncio.shield(self._url)
 
     def leave(self, key: str) -> bool:
-        """Turn a gateway away; whether it was the last one, with which the server ends."""
+        """Remove a gateway; return whether it was the last one, after which the server stops."""
         del self._apps[key]
         return not self._apps
 
     async def ended(self) -> None:
-        """Wait for the end."""
         if self._serving is not None:
             await asyncio.shield(self._serving)
 
@@ -70,11 +69,11 @@ class Front:
                 signals=False,
             )
 
-    def _tell(self, serving: asyncio.Task[None]) -> None:
-        """Passes the error of a server that could not begin to those who wait for it."""
+    def _pass_error(self, serving: asyncio.Task[None]) -> None:
+        # Pass the error of a server that could not start to the episodes waiting for its URL.
         if not self._url.done():
             error = None if serving.cancelled() else serving.exception()
-            self._url.set_exception(error or RuntimeError("the gateway of the episodes did not begin"))
+            self._url.set_exception(error or RuntimeError("the server of the episodes did not start"))
 
 
 _fronts: WeakKeyDictionary[asyncio.AbstractEventLoop, Front] = WeakKeyDictionary()
@@ -82,13 +81,10 @@ _fronts: WeakKeyDictionary[asyncio.AbstractEventLoop, Front] = WeakKeyDictionary
 
 @asynccontextmanager
 async def admitted(gateway: Gateway) -> AsyncIterator[str]:
-    """The base URL at which a gateway answers requests with its key, until the end of the block.
+    """Yield the base URL at which a gateway answers requests that carry its key.
 
     Args:
-        gateway: Its settings have a key that nobody else has.
-
-    Raises:
-        UsageError: If no address can be had.
+        gateway: Its API key must be unique.
     """
     key = gateway.settings.api_key
     assert key is not None

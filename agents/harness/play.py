@@ -1,8 +1,7 @@
-"""One program played as an episode: its task in, its dialogues and the verdict on its answer out.
+"""Play one program as an episode.
 
-Invariant: a failure of the machine, that is of the engine or of whatever runs the program, is a failure of the episode
-and never a reward, also where the program went on in spite of it. What the program can cause by itself, and what a
-limit of the task ended, the policy answers for: reward 0.
+Invariant: a failure of the engine or of the machine that runs the program fails the episode, even if the program
+continued; it never becomes a reward. An error of the program itself, or a limit of the task, gives reward 0.
 """
 
 from __future__ import annotations
@@ -27,33 +26,27 @@ from turntree.agents.loop.thinking_budget import within_budget
 from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits
 
-PROGRAM_ANSWER = "program_answer"
-"""Key of the task's metadata in a played episode: the program's final answer."""
+PROGRAM_ANSWER = "program_answer"  #: metadata key of the program's final answer
 _ENDLESS = 1 << 30
 
 
 @dataclass(slots=True, kw_only=True)
 class ProgramPlay(EpisodeDriver):
-    """An episode whose turns a program asks for."""
-
     engine: Engine
     renderer: Renderer
     limits: Limits
     sampling: Sampling
     program: Program
-    seconds: float
-    """Time after which the program counts as broken."""
-    model: str
-    """The name by which it asks for the policy."""
+    seconds: float  #: time after which the program is stopped and the episode fails
+    model: str  #: model name that the program uses for the policy
     tool_format: str | None
-    others: tuple[Episode, ...] = ()
+    side_episodes: tuple[Episode, ...] = ()
 
     async def episode(self, index: int | None) -> Episode:
         """Play task ``index``; ``None`` plays the given task, or one that the environment draws."""
-        return replace(await self.to_end(self.run(index)), others=self.others)
+        return replace(await self.to_end(self.run(index)), extra_dialogues=self.side_episodes)
 
     async def run(self, index: int | None) -> StopReason:
-        """Play to the end."""
         info = await self.begin(index)
         limits = self.limits
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
@@ -68,7 +61,7 @@ class ProgramPlay(EpisodeDriver):
         failed: Exception | None = None
         try:
             async with admitted(gateway) as url:
-                given = Assignment(
+                assignment = Assignment(
                     prompt=prompt,
                     task_id=self.task_id,
                     seed=derive_seed(base or 0),
@@ -78,23 +71,22 @@ class ProgramPlay(EpisodeDriver):
                 )
                 try:
                     async with asyncio.timeout(min(self.seconds, limits.max_seconds or self.seconds)):
-                        answer = await self.program.run(given, self.off_loop)
+                        answer = await self.program.run(assignment, self.off_loop)
                 except (ProgramFailed, NoAnswer, TimeoutError) as error:
                     failed = error
                 finally:
                     turns.close()
         finally:
             for session in gateway.sessions.take_all():
-                self.take(session)
-        if turns.lost is not None:
+                self.split_dialogues(session)
+        if turns.failure is not None:
             self.failure_kind = FailureKind.ENGINE
-            raise turns.lost
+            raise turns.failure
         if answer is not None and self.turns:
-            return await self.judge(answer)
+            return await self.grade(answer)
         return self._without_answer(failed, turns.full, gateway.sessions.full)
 
     def _settings(self, key: str) -> GatewaySettings:
-        """Of a gateway with one session, which is this episode."""
         limits = self.limits
         return GatewaySettings(
             model=self.model,
@@ -110,26 +102,24 @@ class ProgramPlay(EpisodeDriver):
         )
 
     def _without_answer(self, failed: Exception | None, turns_full: bool, tokens_full: bool) -> StopReason:
-        """Why there is no answer to judge: a limit, or what the program did."""
         limit = self.limits.max_seconds
         if isinstance(failed, TimeoutError):
             if limit is not None and limit <= self.seconds:
                 return StopReason.MAX_SECONDS
-            raise TimeoutError(f"the program had no answer after {self.seconds:g} s")
+            raise TimeoutError(f"the program did not answer within {self.seconds:g} s")
         if isinstance(failed, ProgramFailed):
             raise failed
-        self.note(PROGRAM_ERROR, str(failed or "the program answered without a turn of the policy"))
+        self.add_metadata(PROGRAM_ERROR, str(failed or "the program answered without asking the policy"))
         if turns_full:
             return StopReason.MAX_TURNS
         return StopReason.MAX_TOKENS if tokens_full else StopReason.DONE
 
-    def note(self, key: str, text: str) -> None:
-        """Keep a text with the task."""
+    def add_metadata(self, key: str, text: str) -> None:
         assert self.task is not None
         self.task = replace(self.task, metadata={**self.task.metadata, key: text})
 
-    def take(self, session: Session) -> None:
-        """Take the turns of the dialogue that ended last as the episode's own, and the other dialogues beside it."""
+    def split_dialogues(self, session: Session) -> None:
+        # The dialogue that ended last is the episode's own; the others become extra episodes.
         *rest, last = dialogues(session)
         seen: set[int] = set()
         episodes: list[Episode] = []
@@ -150,12 +140,11 @@ class ProgramPlay(EpisodeDriver):
                     shared_turns=shared,
                 )
             )
-        own, *others = episodes
-        self.turns, self.messages, self.others = [*own.turns], [*own.messages], tuple(reversed(others))
+        own, *side = episodes
+        self.turns, self.messages, self.side_episodes = [*own.turns], [*own.messages], tuple(reversed(side))
 
-    async def judge(self, answer: str) -> StopReason:
-        """Give the final answer to the environment."""
-        self.note(PROGRAM_ANSWER, answer)
+    async def grade(self, answer: str) -> StopReason:
+        self.add_metadata(PROGRAM_ANSWER, answer)
         _, reward, _, _, info = await self.ask_env(self.env, answer)
         self.turns[-1] = replace(self.turns[-1], reward=float(reward))
         self.rewards = {name: float(value) for name, value in info["rewards"].items()}

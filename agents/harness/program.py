@@ -1,9 +1,8 @@
-"""The programs that can be episodes: a Python callable, or a command line, in a container if it is to be.
+"""Programs that can be episodes: a Python callable, or a command line, optionally in a container.
 
-A command runs below a supervisor, with which all that it began ends, and has the rights of whoever started the
-training unless it runs in a container. A callable runs in a thread of this process: at the deadline an exception is
-raised in it, and it is refused every further turn. Not covered: a callable that waits outside of Python, or goes on
-whatever is raised, keeps its thread.
+A command runs below a supervisor that ends all its processes; without a container it has the rights of the user who
+started the training. A callable runs in a thread: at the deadline an exception is raised in it and its requests are
+refused. Not covered: a callable that blocks outside Python, or catches everything, keeps its thread.
 """
 
 from __future__ import annotations
@@ -30,50 +29,38 @@ from turntree.agents.errors import AgentError, UsageError
 from turntree.agents.harness.supervisor import CANNOT, supervised
 from turntree.envs.failure import describe
 
+#: runs a blocking call in a thread and returns its result
 InThread = Callable[[Callable[[], str]], Coroutine[Any, Any, str]]
-"""The result of a call that may block."""
-_MOST_OUTPUT = 1 << 20
-"""Bytes of a command's output that are kept, the last ones."""
-_MOST_ARGUMENT = 100 << 10
-"""Most bytes of a prompt in an argument or a variable."""
-_KILL_SECONDS = 10.0
-"""Time in which a killed container ends, or is given up."""
-_END_SECONDS = 5.0
-"""Time in which a supervisor ends what it has, and in which a callable is asked to end."""
-_REST_SECONDS = 1.0
-"""Time in which the rest of the output of an ended process arrives."""
+_MOST_OUTPUT = 1 << 20  #: bytes of a command's output to keep, from the end
+_MOST_ARGUMENT = 100 << 10  #: bytes; longest prompt in an argument or a variable
+_KILL_SECONDS = 10.0  #: time that ``docker kill`` has
+_END_SECONDS = 5.0  #: time in which a supervisor ends its processes, and a callable is interrupted
+_REST_SECONDS = 1.0  #: time in which the remaining output of an ended process arrives
 
 
 class ProgramFailed(AgentError):
-    """A program could not be run: the machine's fault."""
+    """The machine could not run a program."""
 
 
 class NoAnswer(AgentError):
-    """A program ended by itself without an answer: its own fault."""
+    """A program ended without an answer."""
 
 
 class Ended(BaseException):
-    """Raised in a callable for which nobody waits any more."""
+    """Raised in a callable after its episode has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a program is given."""
-
-    prompt: str
-    """The task, as text."""
+    prompt: str  #: the task as text
     task_id: str
-    seed: int
-    """Seed of the episode, for what the program itself draws; samples of one task have different ones."""
-    base_url: str
-    """Where an OpenAI client finds the policy; one of Anthropic's finds it without the ``/v1``."""
-    api_key: str
-    """Names the episode."""
+    seed: int  #: for the program's own randomness; differs between samples of a task
+    base_url: str  #: of OpenAI's API; Anthropic's clients need it without ``/v1``
+    api_key: str  #: identifies the episode
     model: str
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of a command."""
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.api_key,
@@ -88,26 +75,23 @@ class Assignment:
 
 
 class Program(Protocol):
-    """Something that answers an assignment."""
-
-    async def run(self, given: Assignment, in_thread: InThread) -> str:
-        """The final answer. Cancelled, it ends what it began.
+    async def run(self, assignment: Assignment, in_thread: InThread) -> str:
+        """Return the final answer; if cancelled, end everything that was started.
 
         Raises:
-            ProgramFailed: If it could not be run.
-            NoAnswer: If it ended without one.
+            ProgramFailed: If the program could not be run.
+            NoAnswer: If it ended without an answer.
         """
 
 
 class CallableProgram:
-    """A callable of Python, or a coroutine function: its answer is what it returns.
+    """A Python callable or coroutine function whose return value is the answer.
 
     Args:
-        name: ``MODULE:NAME``. The callable is given, by name, those fields of ``Assignment`` that it has parameters
-            for.
+        name: ``MODULE:NAME``. The callable receives, by name, the fields of ``Assignment`` that it has parameters for.
 
     Raises:
-        UsageError: If there is none, or it has a parameter without default that is no such field.
+        UsageError: If it cannot be imported, or has another parameter without a default.
     """
 
     def __init__(self, name: str) -> None:
@@ -115,7 +99,7 @@ class CallableProgram:
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            problem = f"program takes MODULE:NAME of a callable that can be imported, got {name!r}: {error}"
+            problem = f"expected program=MODULE:NAME of an importable callable, got {name!r}: {error}"
             raise UsageError(problem) from error
         self._call = found
         offered = {field.name for field in fields(Assignment)}
@@ -124,15 +108,14 @@ class CallableProgram:
         needed = {p.name for p in named if p.default is p.empty}
         if missing := sorted(needed - offered):
             raise UsageError(
-                f"{name} is given {', '.join(sorted(offered))} by name, and has the parameters {', '.join(missing)}; "
-                "give these defaults"
+                f"{name} receives {', '.join(sorted(offered))} by name, but also has the parameters "
+                f"{', '.join(missing)}; give them defaults"
             )
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._wanted = offered if takes_all else offered & {p.name for p in parameters}
 
-    async def run(self, given: Assignment, in_thread: InThread) -> str:
-        """See ``Program``."""
-        arguments = {name: getattr(given, name) for name in self._wanted}
+    async def run(self, assignment: Assignment, in_thread: InThread) -> str:
+        arguments = {name: getattr(assignment, name) for name in self._wanted}
         running = _RunningCall()
 
         def call() -> str:
@@ -143,15 +126,15 @@ class CallableProgram:
         try:
             return await in_thread(call)
         except asyncio.CancelledError:
+            # In a thread, because the exception may have to be raised many times.
             threading.Thread(target=running.end, name="turntree-end", daemon=True).start()
             raise
-        except Exception as error:  # of somebody else's program: whatever it is, it has no answer
+        except Exception as error:
+            # Any exception of a user's program means that it has no answer.
             raise NoAnswer(f"the program raised {describe(error)}") from error
 
 
 class _RunningCall:
-    """A call in a thread, in which an exception can be raised from another one."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: int | None = None
@@ -161,11 +144,12 @@ class _RunningCall:
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            _raise_in(self._thread, None)  # what was not raised yet is not for whatever the thread does next
+            # Withdraw a pending exception: the pool reuses this thread.
+            _raise_in(self._thread, None)
             self._thread = None
 
     def end(self) -> None:
-        """Raise ``Ended`` in it until it ends; some programs catch everything."""
+        # Repeat the exception until the call ends: some programs catch everything.
         until = time.monotonic() + _END_SECONDS
         while time.monotonic() < until:
             with self._lock:
@@ -181,15 +165,15 @@ def _raise_in(thread: int | None, error: type[BaseException] | None) -> None:
 
 
 class CommandProgram:
-    """A command line: the prompt is its standard input, its answer what it writes to standard output.
+    """A command line that reads the prompt from stdin and writes its answer to stdout.
 
     Args:
-        command: The command and its arguments, in which ``{prompt}``, ``{task_id}`` and ``{seed}`` are filled in. A
-            prompt that no argument can be, as it has a NUL or 100 KiB, is ``-``, and in no variable.
-        image: The container image that it runs in; ``None`` runs it as a process of this machine.
+        command: Command and arguments, in which ``{prompt}``, ``{task_id}`` and ``{seed}`` are replaced. A prompt that
+            does not fit into an argument (NUL, over 100 KiB) becomes ``-`` and is in no variable.
+        image: Container image to run it in; ``None`` runs it as a process.
 
     Raises:
-        UsageError: If it is empty, or there is no Docker for the image.
+        UsageError: If the command is empty, or there is no Docker for the image.
     """
 
     def __init__(self, command: str | Sequence[str], *, image: str | None = None) -> None:
@@ -198,65 +182,66 @@ class CommandProgram:
         if not self._command:
             raise UsageError("command is empty; give a command line, for example 'python agent.py {prompt}'")
         if image is not None and shutil.which("docker") is None:
-            raise UsageError(f"image={image!r} needs the command docker, which is not here; leave image out")
+            raise UsageError(f"image={image!r} needs the command docker, which is not installed; leave image out")
 
-    async def run(self, given: Assignment, in_thread: InThread) -> str:
-        """See ``Program``."""
+    async def run(self, assignment: Assignment, in_thread: InThread) -> str:
         container = f"turntree-{uuid.uuid4().hex}"
-        line, alone = self.line(given, container), self._image is None and sys.platform == "linux"
-        heard, report = os.pipe()
+        line, in_supervisor = self.line(assignment, container), self._image is None and sys.platform == "linux"
+        report_reader, report_writer = os.pipe()
         try:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(supervised(line, report) if alone else line),
+                    *(supervised(line, report_writer) if in_supervisor else line),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    env={**os.environ, **_unproxied(), **given.variables},
-                    pass_fds=(report,),
+                    env={**os.environ, **_unproxied(), **assignment.variables},
+                    pass_fds=(report_writer,),
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
                 raise ProgramFailed(f"{self._command[0]!r} cannot be run: {error}") from error
             finally:
-                os.close(report)
+                os.close(report_writer)
             try:
-                out, err = await _conversation(process, given.prompt)
+                out, err = await _communicate(process, assignment.prompt)
             finally:
                 await self._end(process, container)
-            told = os.read(heard, 4096).decode() if alone else ""
+            report_text = os.read(report_reader, 4096).decode() if in_supervisor else ""
         finally:
-            os.close(heard)
-        if told.startswith(CANNOT):
-            raise ProgramFailed(f"{self._command[0]!r} cannot be run: {told.splitlines()[0].removeprefix(CANNOT)}")
-        status = os.waitstatus_to_exitcode(int(told)) if told else process.returncode
+            os.close(report_reader)
+        if report_text.startswith(CANNOT):
+            raise ProgramFailed(
+                f"{self._command[0]!r} cannot be run: {report_text.splitlines()[0].removeprefix(CANNOT)}"
+            )
+        status = os.waitstatus_to_exitcode(int(report_text)) if report_text else process.returncode
         if status:
             last = " ".join(err.strip().splitlines()[-1:])
             raise NoAnswer(f"the program ended with status {status}: {last or 'it printed nothing'}")
         return out.strip()
 
     async def _end(self, process: asyncio.subprocess.Process, container: str) -> None:
-        """End what still runs, and wait until it is gone."""
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
+                # A stopped process does not receive SIGTERM.
                 process.send_signal(signal.SIGCONT)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
             if self._image is not None:
                 await _kill_container(container)
         with contextlib.suppress(ProcessLookupError):
+            # Whatever is left of the group, even if the supervisor itself was killed.
             os.killpg(process.pid, signal.SIGKILL)
 
-    def line(self, given: Assignment, container: str) -> list[str]:
-        """The command line, in a container of this name if there is an image."""
-        prompt = given.prompt if _fits(given.prompt) else "-"
-        filled = {"{prompt}": prompt, "{task_id}": given.task_id, "{seed}": str(given.seed)}
+    def line(self, assignment: Assignment, container: str) -> list[str]:
+        prompt = assignment.prompt if _fits(assignment.prompt) else "-"
+        filled = {"{prompt}": prompt, "{task_id}": assignment.task_id, "{seed}": str(assignment.seed)}
         line = [_MARK.sub(lambda mark: filled[mark[0]], part) for part in self._command]
         if self._image is None:
             return line
-        names = [argument for name in given.variables for argument in ("--env", name)]
-        # The gateway listens at this machine's own address, which a container of the host's network reaches.
+        names = [argument for name in assignment.variables for argument in ("--env", name)]
+        # The gateway listens on loopback, which a container reaches only over the host's network.
         options = ["--rm", "--interactive", "--network=host", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
         return ["docker", "run", *options, f"--name={container}", *names, self._image, *line]
 
@@ -269,28 +254,28 @@ async def _awaited(answer: Any) -> Any:
 
 
 def _fits(prompt: str) -> bool:
-    """Whether a prompt can be an argument and a variable: Linux has 128 KiB for each, and ends them at a NUL."""
+    # Linux limits an argument and a variable to 128 KiB and ends both at a NUL.
     return "\0" not in prompt and len(prompt.encode()) <= _MOST_ARGUMENT
 
 
-async def _conversation(process: asyncio.subprocess.Process, prompt: str) -> tuple[str, str]:
-    """What a process writes to standard output and error until it ends, given the prompt."""
+async def _communicate(process: asyncio.subprocess.Process, prompt: str) -> tuple[str, str]:
     assert process.stdin is not None, "all three are pipes"
     assert process.stdout is not None
     assert process.stderr is not None
     written = bytearray(), bytearray()
     reading = asyncio.gather(_tail(process.stdout, written[0]), _tail(process.stderr, written[1]))
     try:
-        # It may have ended, or closed its input; uvloop, which Ray brings, says so by a RuntimeError.
+        # The process may have exited or closed its input; uvloop, which Ray installs, then raises RuntimeError.
         with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.write(prompt.encode())
             process.stdin.close()
         await process.wait()
-        with contextlib.suppress(TimeoutError):  # somebody else, who has its pipes, is not waited for
+        # A grandchild may hold the pipes open; do not wait for it.
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(reading, _REST_SECONDS)
     finally:
         reading.cancel()
-    out, err = (bytes(one).decode("utf-8", "replace") for one in written)
+    out, err = (bytes(output).decode("utf-8", "replace") for output in written)
     return out, err
 
 
@@ -301,7 +286,7 @@ async def _tail(stream: asyncio.StreamReader, kept: bytearray) -> None:
 
 
 def _unproxied() -> Mapping[str, str]:
-    """Variables with which no proxy is asked for this machine's own address."""
+    # The gateway listens on loopback, which no proxy can reach.
     names = [part for name in ("NO_PROXY", "no_proxy") for part in os.environ.get(name, "").split(",") if part]
     value = ",".join(dict.fromkeys([*names, "127.0.0.1", "localhost"]))
     return {"NO_PROXY": value, "no_proxy": value}

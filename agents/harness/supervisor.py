@@ -1,9 +1,9 @@
-"""The process above a program: what the program began is gone when it ends, and when its episode does.
+"""The process above a program, which ends all of the program's processes with it or with its episode.
 
-A fresh interpreter that imports the standard library alone. Where the kernel allows it, the program has process ids and
-a ``/proc`` of its own: nothing leaves that, and it sees no other program's environment, in which keys stand. Elsewhere
-this process adopts what the program's processes leave behind, and kills it; a program may then kill this process first.
-Not covered: what a program has others begin for it, such as ``cron``, ``systemd`` or Docker.
+A fresh interpreter that imports the standard library only. If the kernel allows it, the program gets its own process
+ids and ``/proc``: no process escapes, and other programs' environments, which hold keys, stay invisible. Otherwise
+this process adopts orphans and kills them, but a program could kill this process first. Not covered: processes that
+``cron``, ``systemd`` or Docker start on the program's behalf.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ for name, path in {packages!r}:
 from turntree.agents.harness.supervisor import main
 main()
 """
-CANNOT = "cannot "
-"""Begins the report of a command that could not be run; else it is the program's wait status."""
+CANNOT = "cannot "  #: prefix of the report if the command could not be run; otherwise the report is its wait status
 
 
 def supervised(command: list[str], report: int) -> list[str]:
-    """The command line that runs ``command`` below a supervisor, which writes its report to a descriptor.
+    """Return the command line that runs ``command`` below a supervisor; SIGTERM ends all of it.
 
-    SIGTERM ends all of it.
+    Args:
+        report: Descriptor to which the supervisor writes its report.
     """
     sandbox, harness = os.path.dirname(kernel.__file__), os.path.dirname(os.path.abspath(__file__))
     packages: list[tuple[str, list[str]]] = [(name, []) for name in ("turntree", "turntree.envs", "turntree.agents")]
@@ -40,7 +40,6 @@ def supervised(command: list[str], report: int) -> list[str]:
 
 
 def main() -> None:
-    """Run the command of the arguments, and end with it."""
     report, command = int(sys.argv[1]), sys.argv[2:]
     os.set_inheritable(report, False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -50,16 +49,18 @@ def main() -> None:
         if not _run_apart(command, report):
             _run(command, report)
     finally:
+        # A second SIGTERM must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         processes.kill_descendants()
 
 
 def _run(command: list[str], report: int) -> None:
-    """Run a command to its end, and report that."""
     program = os.fork()
     if not program:
-        os.setsid()  # signals to its group are for the program alone
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        # Signals to this group reach only the program.
+        os.setsid()
+        # Python ignores these, and an exec'd program would inherit that.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         try:
             os.execvp(command[0], command)
@@ -70,7 +71,6 @@ def _run(command: list[str], report: int) -> None:
 
 
 def _reaped(program: int) -> int:
-    """The wait status of a child, once it has ended; orphans are reaped meanwhile."""
     while True:
         pid, status = os.wait()
         if pid == program:
@@ -78,8 +78,8 @@ def _reaped(program: int) -> int:
 
 
 def _run_apart(command: list[str], report: int) -> bool:
-    """Run a command with process ids of its own, if the kernel allows it; returns whether it does."""
-    heard, ready = os.pipe()
+    # Returns False if the kernel does not allow own process ids.
+    reader, ready = os.pipe()
     inner = os.fork()
     if not inner:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -93,20 +93,22 @@ def _run_apart(command: list[str], report: int) -> bool:
                 os.write(ready, b"1")
                 os.close(ready)
                 _run(command, report)
-                os._exit(0)  # the kernel kills whatever is left below the first process
+                # The kernel kills everything below the first process of a PID namespace.
+                os._exit(0)
             os.close(ready)
             os.waitpid(first, 0)
         os._exit(0)
     os.close(ready)
-    allowed = bool(os.read(heard, 1))
+    allowed = bool(os.read(reader, 1))
     _reaped(inner)
     return allowed
 
 
 def _leave_processes() -> None:
-    """Let children have process ids of their own, and mounts."""
+    # Children get new process ids and mounts.
     user, group, flags = os.getuid(), os.getgid(), kernel.CLONE_NEWNS | kernel.CLONE_NEWPID
-    if user == 0:  # in a user namespace root would lose the files of others
+    # In a user namespace, root would lose access to other users' files.
+    if user == 0:
         kernel.unshare(flags)
         return
     kernel.unshare(flags | kernel.CLONE_NEWUSER)
@@ -116,10 +118,12 @@ def _leave_processes() -> None:
 
 def _mount_own_proc() -> None:
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-    with contextlib.suppress(OSError):  # else it is covered, and cannot be uncovered
+    # If /proc is a locked mount, it is covered instead.
+    with contextlib.suppress(OSError):
         kernel.detach("/proc")
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-    with contextlib.suppress(OSError):  # two programs' files that are named by process ids are two
+    # Start at a random process id, so that files named by process id do not collide between programs.
+    with contextlib.suppress(OSError):
         with open("/proc/sys/kernel/pid_max") as file:
             most = int(file.read())
         _put("/proc/sys/kernel/ns_last_pid", str(most // 2 + int.from_bytes(os.urandom(4), "little") % (most // 3)))

@@ -1,7 +1,7 @@
-"""The engine as one program's gateway sees it: a training's own sampling and seeds, and an account of what was lost.
+"""The engine as one program's gateway sees it: the training's own sampling, seeds, and failed turns.
 
-Invariant: whatever a program asks for, a turn is drawn at the temperature that the trainer believes. A turn that the
-engine lost and nobody asked for again is kept in mind, so that no reward is made of what came after it.
+Invariant: whatever a program requests, turns are sampled at the trainer's temperature. A failed turn that was not
+sampled again is remembered, so that no reward is computed from what followed it.
 """
 
 from __future__ import annotations
@@ -17,45 +17,42 @@ from turntree.agents.engines.protocol import Completion, Engine, FinishReason, S
 from turntree.agents.errors import EngineAborted
 from turntree.agents.gateway.http.errors import ApiError
 
-_OWN = ("max_tokens", "stop_token_ids", "top_logprobs")
-"""What a program decides of the sampling of its turns."""
+_OWN = ("max_tokens", "stop_token_ids", "top_logprobs")  #: sampling parameters that a program may set
 
 
 class EpisodeTurns:
     """An ``Engine`` for the turns of one episode.
 
     Args:
-        sampling: How they are sampled; ``max_tokens`` bounds each. With a seed each turn has its own, which depends
-            on its prompt and on how often that was asked, and not on the order of several dialogues.
-        most: Turns of the episode; ``None`` is no bound.
+        sampling: How turns are sampled; ``max_tokens`` limits each. With a seed, each turn's own seed depends on its
+            prompt and how often that prompt was sent, not on the order of concurrent dialogues.
+        most: Turns in the episode; ``None`` sets no limit.
     """
 
     def __init__(self, engine: Engine, sampling: Sampling, *, most: int | None = None) -> None:
         self._engine, self._sampling, self._most = engine, sampling, most
         self._asked: Counter[bytes] = Counter()
-        self._lost: dict[bytes, Exception] = {}
+        self._failed: dict[bytes, Exception] = {}
         self._running: set[asyncio.Task[Completion]] = set()
         self._closed = False
-        self.full = False
-        """Whether a further turn than the bound allows was asked for."""
+        self.full = False  #: whether the program asked for more turns than the limit
 
     @property
-    def lost(self) -> Exception | None:
-        """What a turn was lost to that was not sampled later; ``None`` if there is none."""
-        return next(iter(self._lost.values()), None)
+    def failure(self) -> Exception | None:
+        return next(iter(self._failed.values()), None)
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
         Raises:
-            ApiError: 400 if the episode has had all its turns, 503 if it has ended.
-            Exception: The engine's.
+            ApiError: 400 if the episode has used all its turns, 503 if it has ended.
+            Exception: From the engine.
         """
         if self._closed:
             raise _ended()
         if self._most is not None and self._asked.total() >= self._most:
             self.full = True
-            raise ApiError(400, f"the episode has had its {self._most} turns; end with an answer", code="max_turns")
+            raise ApiError(400, f"the episode's limit of {self._most} turns is reached; answer now", code="max_turns")
         key = hashlib.blake2b(np.asarray(request.prompt_ids, np.int64).tobytes(), digest_size=8).digest()
         task = asyncio.ensure_future(self._engine.generate(self._as_trained(request, key)))
         self._asked[key] += 1
@@ -63,23 +60,26 @@ class EpisodeTurns:
         try:
             done = await task
             if done.finish_reason is FinishReason.ABORT or not done.token_ids:
-                raise EngineAborted("the engine gave a turn up")
+                raise EngineAborted("the engine aborted a turn")
         except asyncio.CancelledError:
+            # Cancelled by `close`, not by the client.
             if self._closed and task.cancelled():
                 raise _ended() from None
             raise
-        except ValueError:  # the program asked for what the engine cannot do
+        except ValueError:
+            # The program's request is invalid, which is not the engine's failure.
             raise
         except Exception as error:
-            self._lost[key] = error
+            self._failed[key] = error
             raise
         finally:
             self._running.discard(task)
-        self._lost.pop(key, None)
+        # The program repeated the failed turn successfully.
+        self._failed.pop(key, None)
         return done
 
     def close(self) -> None:
-        """Sample nothing any more, for a program that nobody waits for."""
+        # Refuse further turns and cancel running ones.
         self._closed = True
         for task in self._running:
             task.cancel()
@@ -94,4 +94,4 @@ class EpisodeTurns:
 
 
 def _ended() -> ApiError:
-    return ApiError(503, "the episode has ended, and its turns with it", code="closing")
+    return ApiError(503, "the episode has ended", code="closing")

@@ -1,11 +1,10 @@
-"""The episode loop for a policy that is reached as text: messages out, messages in.
+"""The episode loop for a policy reached as text: messages in, messages out.
 
-The loop is ``rollout``'s, with a chat server instead of a renderer and an
-engine. Tool calls that the server has parsed are written back in the
-environment's format, which the environment parses like any other.
+It is the loop of ``rollout`` with a chat server instead of a renderer and an engine. Tool calls that the server has
+parsed are written back in the environment's format, and the environment parses them like any other.
 
-Invariant: no token id is invented. A turn has no token ids, nor has its prompt
-(``Turn.text_only``), so it cannot be trained on and its tokens are not counted.
+Invariant: no token id is invented. A turn and its prompt have no token ids (``Turn.text_only``), so the turn cannot
+be trained on and its tokens are not counted.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ async def chat_rollout(
     seed: int | None = None,
     sampling: Sampling | None = None,
 ) -> Episode:
-    """Play one episode; everything not stated here is as in ``rollout``.
+    """Play one episode; see ``rollout`` for everything not stated here.
 
     Args:
         env: A ``turntree.envs.Env``, or a wrapper around one.
-        limits: Only ``max_turn_tokens`` counts; the server knows its context length, and an episode that fills it
-            ends with ``max_tokens``.
-        tool_calls: Which side parses the calls in a turn.
-        sampling: Sampling parameters, seeds as in ``rollout``; a server may ignore them.
+        limits: Only ``max_turn_tokens`` counts. The server knows its context length; an episode that fills it ends with
+            ``max_tokens``.
+        tool_calls: Whether the server or the environment parses tool calls.
+        sampling: Sampling parameters, with seeds as in ``rollout``; a server may ignore them.
 
     Raises:
         UsageError: If the environment plays its episodes itself, on tokens.
     """
     if isinstance(env.unwrapped, PlaysItself):
         raise UsageError(
-            f"{type(env.unwrapped).__name__} plays on an engine of tokens (local, vllm, sglang); a program that is to "
-            "ask a chat server asks it by itself"
+            f"{type(env.unwrapped).__name__} plays its episodes on an engine of tokens (local, vllm, sglang); a "
+            "program that uses a chat server must call the server itself"
         )
     play = _ChatPlay(
         env=env,
@@ -71,8 +70,6 @@ async def chat_rollout(
 
 @dataclass(slots=True, kw_only=True)
 class _ChatPlay(EpisodeDriver):
-    """An episode whose turns are messages."""
-
     server: ChatServer
     native: bool
     limits: Limits
@@ -86,7 +83,8 @@ class _ChatPlay(EpisodeDriver):
         while True:
             try:
                 with self.engine_at_work():
-                    chat_turn = await self.server.say(self.dialogue, self.drawn(), tools=tools if self.native else ())
+                    offered = tools if self.native else ()
+                    chat_turn = await self.server.complete(self.dialogue, self.turn_sampling(), tools=offered)
             except ContextFull:
                 return StopReason.MAX_TOKENS
             text = written(chat_turn, self.parser)
@@ -97,9 +95,10 @@ class _ChatPlay(EpisodeDriver):
             if outcome.history:
                 self.open(outcome.history, tools)
             else:
-                self.dialogue += exchange(chat_turn, text, outcome._replace(messages=for_server(outcome.messages)))
+                self.dialogue += next_messages(chat_turn, text, outcome._replace(messages=for_server(outcome.messages)))
 
     def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
+        # System messages are the environment's own text; everything else may be untrusted.
         shown = [dict(one) if one["role"] == "system" else for_server([one])[0] for one in messages]
         self.dialogue = tools_as_user(shown)
         own = self.env.unwrapped
@@ -107,7 +106,7 @@ class _ChatPlay(EpisodeDriver):
             example = getattr(own, "example_call", None)
             self.dialogue = told_of_tools(self.dialogue, tools, self.parser, example)
 
-    def drawn(self) -> Sampling:
+    def turn_sampling(self) -> Sampling:
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         return replace(
             self.sampling,
@@ -122,7 +121,7 @@ class _ChatPlay(EpisodeDriver):
 
 
 def written(chat_turn: ChatTurn, parser: ToolParser) -> str:
-    """The turn as one text, calls in the environment's format.
+    """Return the turn as one text, with its calls in the environment's format.
 
     >>> from turntree.agents.engines.protocol import FinishReason
     >>> call = ToolCall(name="now", arguments={})
@@ -131,10 +130,10 @@ def written(chat_turn: ChatTurn, parser: ToolParser) -> str:
     """
     calls = [parser.format_call(call) for call in chat_turn.calls]
     whole = "\n".join([*filter(None, [chat_turn.content]), *calls])
-    # Words may hold marks of the format, and some formats have calls alone in a turn.
+    # The content may contain marks of the format, and some formats allow only calls in a turn.
     for text in (whole, "\n".join(calls), "; ".join(calls)):
-        read = parser.parse(text).calls
-        if [_call(one) for one in read[len(read) - len(calls) :]] == [_call(one) for one in chat_turn.calls]:
+        parsed = parser.parse(text).calls
+        if [_call(call) for call in parsed[len(parsed) - len(calls) :]] == [_call(call) for call in chat_turn.calls]:
             return text
     return whole
 
@@ -143,15 +142,11 @@ def _call(call: ToolCall) -> tuple[str, dict[str, Any]]:
     return call.name, dict(call.arguments)
 
 
-def exchange(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
-    """The turn and the environment's answer as messages of the next request.
-
-    Calls that the server parsed go back as calls, each with its answer; if they and the answers do not match
-    (the text held calls of its own), everything goes back as text.
-    """
+def next_messages(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
     answers = [message for message in outcome.messages if message["role"] == "tool"]
-    others = [message for message in outcome.messages if message["role"] != "tool"]
+    rest = [message for message in outcome.messages if message["role"] != "tool"]
     ids = [call.id or f"call{number:05d}" for number, call in enumerate(chat_turn.calls)]
+    # If the text contains calls of its own, calls and answers do not match, and everything goes back as text.
     if not ids or not len(ids) == len(outcome.calls) == len(answers):
         return [{"role": "assistant", "content": text}, *tools_as_user([dict(one) for one in outcome.messages])]
     calls = [
@@ -168,5 +163,5 @@ def exchange(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[
             {"role": "tool", "tool_call_id": name, "content": answer["content"]}
             for name, answer in zip(ids, answers, strict=True)
         ),
-        *map(dict, others),
+        *map(dict, rest),
     ]

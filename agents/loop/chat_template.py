@@ -1,8 +1,8 @@
-"""What a chat template needs, probed once from the template itself: the one place that knows a model's peculiarities.
+"""Probes what a chat template supports: the one module that knows a model's peculiarities.
 
-Roles that it lacks, the form of call ids, the tokens that end a turn, what its generation prompt opens, and the marks
-between its messages. The renderer, the gateway and with them every engine ask here; ``turntree doctor --model`` shows
-it. What a template refuses although its probes passed goes in another way where there is one.
+Probed are missing roles, the form of call ids, the tokens that end a turn, what the generation prompt opens, and the
+marks between messages. The renderer, the gateway and all engines rely on these probes; ``turntree doctor --model``
+shows them. Messages that a template refuses although its probes passed are converted to user messages if possible.
 """
 
 from __future__ import annotations
@@ -28,56 +28,46 @@ from turntree.rewards.reading.thoughts import THOUGHTS, Thought
 
 logger = logging.getLogger(__name__)
 
-ASKED = {"role": "user", "content": "question"}
-SAID = "turntree-dummy-answer"
-_HEARD = "turntree-dummy-result"
-_TOLD = "turntree-dummy-system"
-_GIVEN = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
-"""Names that are no user's to set."""
+# Texts of a dummy dialogue, by which the parts of a rendering are found.
+QUESTION = {"role": "user", "content": "question"}
+DUMMY_ANSWER = "turntree-dummy-answer"
+_DUMMY_RESULT = "turntree-dummy-result"
+_DUMMY_SYSTEM = "turntree-dummy-system"
+#: variables that a user may not set
+_RESERVED = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
 _PROBE: dict[str, Any] = {
     "name": "turntree_probe",
     "description": "probe",
     "parameters": {"type": "object", "properties": {"text": {"type": "string"}, "count": {"type": "integer"}}},
 }
-_USUAL_ID = "call_0123456789abcdef01234567"
-"""An id as OpenAI's servers and this gateway's clients write it."""
+_USUAL_ID = "call_0123456789abcdef01234567"  #: an id in the form of OpenAI's servers and of this gateway's clients
 
 
 class ChatTokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
-
     eos_token_id: int | None
     all_special_ids: list[int]
     added_tokens_decoder: dict[int, Any]
     chat_template: Any
     special_tokens_map: Mapping[str, Any]
 
-    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]:
-        """Tokenise ``text``."""
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, Any]: ...
 
-    def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any:
-        """Render ``conversation``."""
+    def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any: ...
 
-    def decode(self, token_ids: Any, **options: Any) -> str:
-        """Text of ``token_ids``."""
+    def decode(self, token_ids: Any, **options: Any) -> str: ...
 
 
 class ToolRole(StrEnum):
-    """How a template renders a tool's answer."""
-
     PLAIN = "after any answer"
-    CALLED = "after a call alone"
-    AS_USER = "none: answers go in as user messages"
+    CALLED = "only after a call"
+    AS_USER = "none: answers are rendered as user messages"
 
 
 class ChatTemplate:
-    """A tokenizer's chat template.
+    """A tokenizer's chat template; raises ``RenderError`` whenever the template refuses or fails.
 
     Args:
-        variables: Of the template, such as ``{"enable_thinking": False}``.
-
-    Raises:
-        RenderError: If the template is missing, or fails on a two-message dialogue.
+        variables: Template variables, such as ``{"enable_thinking": False}``.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, variables: Mapping[str, Any] | None = None) -> None:
@@ -85,34 +75,34 @@ class ChatTemplate:
 
         self.tokenizer = tokenizer
         self.variables = dict(variables or {})
-        """Variables that every rendering is given."""
         self._refusals = (TemplateError, ValueError, TypeError, KeyError, AttributeError, IndexError)
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._check_variables()
         self._last = self._after_dummy([], generation_prompt=False)
-
-    # What it has.
 
     @functools.cached_property
     def system(self) -> bool:
         """Whether a dialogue may begin with a system message."""
-        return self._shows([{"role": "system", "content": _TOLD}, ASKED], _TOLD, ASKED["content"])
+        return self._shows([{"role": "system", "content": _DUMMY_SYSTEM}, QUESTION], _DUMMY_SYSTEM, QUESTION["content"])
 
     @functools.cached_property
     def later_system(self) -> bool:
-        """Whether a system message may stand behind an answer."""
-        answer = {"role": "assistant", "content": SAID}
-        return self._shows([ASKED, answer, {"role": "system", "content": _TOLD}, ASKED], SAID, _TOLD)
+        """Whether a system message may follow an answer."""
+        answer = {"role": "assistant", "content": DUMMY_ANSWER}
+        return self._shows(
+            [QUESTION, answer, {"role": "system", "content": _DUMMY_SYSTEM}, QUESTION], DUMMY_ANSWER, _DUMMY_SYSTEM
+        )
 
     @functools.cached_property
     def user_after_user(self) -> bool:
         """Whether two user messages may follow each other."""
-        return self._shows([ASKED, {"role": "user", "content": _TOLD}], ASKED["content"], _TOLD)
+        return self._shows([QUESTION, {"role": "user", "content": _DUMMY_SYSTEM}], QUESTION["content"], _DUMMY_SYSTEM)
 
     @functools.cached_property
     def _tool(self) -> tuple[ToolRole, bool, bool]:
-        """The tool role, whether its messages need ids and names, and whether ids are of nine letters."""
-        bare = [{"role": "tool", "content": _HEARD}]
+        # The tool role, whether tool messages need ids and names, and whether ids must have nine letters. The least
+        # demanding form that shows the answers wins.
+        bare = [{"role": "tool", "content": _DUMMY_RESULT}]
         tries: tuple[tuple[ToolRole, Callable[..., str]], ...] = (
             (ToolRole.PLAIN, self._after_dummy),
             (ToolRole.CALLED, self._after_call),
@@ -122,28 +112,27 @@ class ChatTemplate:
                 given = [{**bare[0], "tool_call_id": _USUAL_ID}]
                 answers = [given] if needed else [bare, given]
                 try:
-                    shown = [render(template_messages.with_ids(one, needed=needed, nine=nine)) for one in answers]
+                    shown = [render(template_messages.with_ids(form, needed=needed, nine=nine)) for form in answers]
                 except RenderError:
                     continue
-                if all(_HEARD in one for one in shown):
+                if all(_DUMMY_RESULT in text for text in shown):
                     return role, needed, nine
         return ToolRole.AS_USER, False, False
 
     @property
     def tool_role(self) -> ToolRole:
-        """How a tool's answer is rendered."""
         return self._tool[0]
 
     @property
     def nine_letter_ids(self) -> bool:
-        """Whether ids of calls must be nine letters or digits, as Mistral's."""
+        """Whether call ids must be nine letters or digits, as in Mistral's templates."""
         return self._tool[2]
 
     @functools.cached_property
     def text_arguments(self) -> bool:
-        """Whether it takes a call's arguments as text alone."""
+        """Whether a call's arguments must be JSON text."""
         call = {"type": "function", "id": "call00000", "function": {"name": "tool", "arguments": {"x": 1}}}
-        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        dialogue: list[dict[str, Any]] = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
         return not self._shows(dialogue) and self._shows(template_messages.arguments_as_text(dialogue))
 
     @functools.cached_property
@@ -151,50 +140,54 @@ class ChatTemplate:
         """Whether a first prompt shows the tools that the template is given."""
         tools = [{"type": "function", "function": _PROBE}]
         try:
-            return _PROBE["name"] in self.render([ASKED], tools=tools, generation_prompt=True)
+            return _PROBE["name"] in self.render([QUESTION], tools=tools, generation_prompt=True)
         except RenderError:
             return False
 
     @functools.cached_property
     def tool_format(self) -> str | None:
-        """The format of ``turntree.envs.parsers`` in which it writes calls; ``None`` if it writes none that we read."""
+        """The format of ``turntree.envs.parsers`` in which the template writes calls; ``None`` if unknown."""
+        # Kimi K2 derives the tool's name from the id, so both forms of ids are tried.
         call = ToolCall(name=_PROBE["name"], arguments={"text": "turntree-value", "count": 7})
         turns = [turn for number in ("call00000", f"functions.{call.name}:0") if (turn := self._calling(call, number))]
-        found: list[tuple[bool, int, str]] = []
+        formats: list[tuple[bool, int, str]] = []
         for name, turn in itertools.product(FORMATS, turns):
             parser = get_parser(name, cast(Sequence[Tool], [OfferedTool.of(_PROBE)]))
             text = turn if getattr(parser, "special_tokens", False) else self._without_special(turn)
-            if [(one.name, one.arguments) for one in parser.parse(text).calls] == [(call.name, call.arguments)]:
-                found.append((parser.format_call(call) not in text, len(found), name))
-        return min(found)[2] if found else None
+            if [(parsed.name, parsed.arguments) for parsed in parser.parse(text).calls] == [
+                (call.name, call.arguments)
+            ]:
+                # A format that writes the call exactly as the template does is preferred.
+                formats.append((parser.format_call(call) not in text, len(formats), name))
+        return min(formats)[2] if formats else None
 
     def _calling(self, call: ToolCall, number: str) -> str:
-        """The turn in which it writes a call with an id; empty if it refuses to. Kimi K2's has the tool in the id."""
         function = {"name": call.name, "arguments": dict(call.arguments)}
         calls = [{"type": "function", "id": number, "function": function}]
-        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
+        dialogue: list[dict[str, Any]] = [QUESTION, {"role": "assistant", "content": "", "tool_calls": calls}]
         if self.text_arguments:
             dialogue = template_messages.arguments_as_text(dialogue)
         try:
-            whole, before = self.render(dialogue), self.render([ASKED], generation_prompt=True)
+            whole, before = self.render(dialogue), self.render([QUESTION], generation_prompt=True)
         except RenderError:
             return ""
-        same = (number for number, (one, two) in enumerate(zip(whole, before, strict=False)) if one != two)
-        return whole[next(same, len(before)) :]
+        # The generation prompt may hold an empty thought that a past answer lacks, so compare from the start.
+        differing = (n for n, (left, right) in enumerate(zip(whole, before, strict=False)) if left != right)
+        return whole[next(differing, len(before)) :]
 
     def _without_special(self, text: str) -> str:
         return self.tokenizer.decode(list(self.tokens(text)), skip_special_tokens=True)
 
     @functools.cached_property
     def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end the policy's turn: the template's own, the tokenizer's and the model's, each once."""
+        """Tokens that end the policy's turn: the template's, the tokenizer's and the model's, each once."""
         own = self.own_ends or self._opening_tokens()
         ends = (*own, self.tokenizer.eos_token_id, *model_ends(getattr(self.tokenizer, "name_or_path", "")))
         return tuple(dict.fromkeys(token for token in ends if token is not None))
 
     @functools.cached_property
     def own_ends(self) -> tuple[int, ...]:
-        """Special tokens that the template itself writes behind answers: a last one, one that is followed, a call."""
+        """Special tokens that the template writes after answers: after the last one, a followed one, a call."""
         ends = [self._to_special(self._last)[-1:]]
         if ends[0]:
             ends.append(self.ending_tokens[-1:])
@@ -204,13 +197,13 @@ class ChatTemplate:
 
     @functools.cached_property
     def ending_tokens(self) -> tuple[int, ...]:
-        """Tokens from the end of an answer that is followed to the special token that ends its turn; empty without."""
+        """Tokens from the end of a followed answer to the special token that ends its turn, if any."""
         return self._to_special(self._closing) if self._to_special(self._last) else ()
 
     @functools.cached_property
     def _closing(self) -> str:
-        """What stands behind an answer that is followed, where it is not what stands behind a last one."""
-        followed = self._after_dummy([ASKED], generation_prompt=False)
+        # Some templates end the last answer of a dialogue differently from an answer that is followed.
+        followed = self._after_dummy([QUESTION], generation_prompt=False)
         if followed.startswith(self._last):
             return self._last
         first = self._to_special(followed)[-1:]
@@ -223,39 +216,38 @@ class ChatTemplate:
 
     @functools.cached_property
     def special(self) -> frozenset[int]:
-        """The tokenizer's special tokens."""
         added = self.tokenizer.added_tokens_decoder.items()
-        return frozenset({*self.tokenizer.all_special_ids, *(token for token, how in added if how.special)})
+        return frozenset({*self.tokenizer.all_special_ids, *(token_id for token_id, token in added if token.special)})
 
     @functools.cached_property
     def marks(self) -> Marks:
-        """Special tokens, and other added ones that the template writes around messages."""
-        answer = {"role": "assistant", "content": SAID}
-        system = [{"role": "system", "content": _TOLD}] if self.system else []
-        shown = self._try([*system, ASKED, answer, ASKED])
+        """Special tokens, and other added tokens that the template writes around messages."""
+        answer = {"role": "assistant", "content": DUMMY_ANSWER}
+        system = [{"role": "system", "content": _DUMMY_SYSTEM}] if self.system else []
+        shown = self._try([*system, QUESTION, answer, QUESTION])
         if self.tool_role is not ToolRole.AS_USER:
-            shown += self.after_answer([{"role": "tool", "content": _HEARD}])
+            shown += self.after_answer([{"role": "tool", "content": _DUMMY_RESULT}])
         texts = [self.tokenizer.decode([token], skip_special_tokens=False) for token in self.tokenizer.all_special_ids]
-        for how in self.tokenizer.added_tokens_decoder.values():
-            if how.special or str(how) in shown:
-                texts.append(str(how))
+        for token in self.tokenizer.added_tokens_decoder.values():
+            if token.special or str(token) in shown:
+                texts.append(str(token))
         return Marks(texts)
 
     @functools.cached_property
     def answer_marks(self) -> Marks:
-        """The marks that are text in an answer too: a template finds thoughts in answers by theirs."""
+        """Marks to escape in answers too; marks of thoughts stay, because templates look for thoughts there."""
         kept = () if self.thought is None else (self.thought.begin, self.thought.end)
         return Marks(token for token in self.marks.tokens if token not in kept)
 
     @functools.cached_property
     def thought(self) -> Thought | None:
         """How the model's thoughts begin and end; ``None`` if it has none."""
-        known = (*self._sources, *(str(how) for how in self.tokenizer.added_tokens_decoder.values()))
-        return next((one for one in THOUGHTS if any(one.begin in text for text in known)), None)
+        known = (*self._sources, *map(str, self.tokenizer.added_tokens_decoder.values()))
+        return next((thought for thought in THOUGHTS if any(thought.begin in text for text in known)), None)
 
     @functools.cached_property
     def opens(self) -> str:
-        """What the generation prompt opens for the policy: ``thought``, ``no thought`` (a closed one), or nothing."""
+        """What the generation prompt opens: ``thought``, ``no thought`` (an empty closed one), or nothing."""
         prompt = self._generation_prompt
         if self.thought is None or self.thought.begin not in prompt:
             return ""
@@ -263,13 +255,13 @@ class ChatTemplate:
 
     @functools.cached_property
     def opened(self) -> str:
-        """The text of the thought that the generation prompt opens, from its mark on; empty if it opens none."""
+        """The text of the thought that the generation prompt opens, from its mark on; empty if none."""
         prompt = self._generation_prompt
         return prompt[prompt.rfind(self.thought.begin) :] if self.thought and self.opens == "thought" else ""
 
     @functools.cached_property
     def _generation_prompt(self) -> str:
-        return self.render([ASKED], generation_prompt=True).removeprefix(self.render([ASKED]))
+        return self.render([QUESTION], generation_prompt=True).removeprefix(self.render([QUESTION]))
 
     @property
     def _sources(self) -> list[str]:
@@ -278,15 +270,16 @@ class ChatTemplate:
 
     @functools.cached_property
     def readable(self) -> tuple[str, ...]:
-        """Variables that it reads and a user may set."""
+        """Variables that the template reads and a user may set."""
         from jinja2 import Environment, meta
 
-        read: set[str] = set()
+        variables: set[str] = set()
         for source in self._sources:
-            # Hugging Face's own tag, which Jinja does not know.
+            # Jinja does not know Hugging Face's tag ``generation``.
             plain = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", source)
-            read |= meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))
-        return tuple(sorted(read - _GIVEN - set(self.tokenizer.special_tokens_map)))
+            parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
+            variables |= meta.find_undeclared_variables(parsed)
+        return tuple(sorted(variables - _RESERVED - set(self.tokenizer.special_tokens_map)))
 
     def _check_variables(self) -> None:
         for name in self.variables:
@@ -297,82 +290,71 @@ class ChatTemplate:
                 raise RenderError(f"the chat template reads no variable {name!r}; {hint}")
 
     def _opening_tokens(self) -> tuple[int, ...]:
-        """Where no token ends an answer: those with which the message behind it opens."""
-        following: list[list[dict[str, Any]]] = [[ASKED]]
+        # If no token ends an answer, the tokens that begin the next message do.
+        following: list[list[dict[str, Any]]] = [[QUESTION]]
         if self.tool_role is not ToolRole.AS_USER:
-            following.append([{"role": "tool", "content": _HEARD}])
-        found = [self.tokens(self.after_answer(messages, generation_prompt=False))[:1] for messages in following]
-        return tuple(token for tokens in found for token in tokens if token in self.special)
-
-    # How messages are rendered.
+            following.append([{"role": "tool", "content": _DUMMY_RESULT}])
+        firsts = [self.tokens(self.after_answer(messages, generation_prompt=False))[:1] for messages in following]
+        return tuple(token for tokens in firsts for token in tokens if token in self.special)
 
     def beginning(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
-        """A dialogue's first prompt.
-
-        Raises:
-            RenderError: If the template refuses the messages.
-        """
+        """Render a dialogue's first prompt."""
 
         def render(dialogue: template_messages.Messages) -> str:
             return self.render(dialogue, tools=list(tools) or None, generation_prompt=True)
 
-        return self._fitted(render, messages, first=True)
+        return self._convert_and_render(render, messages, first=True)
 
     def after_answer(self, messages: Sequence[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        """What stands between the text of an answer and the next one that ``messages`` lead to.
-
-        Raises:
-            RenderError: If the template refuses the messages.
-        """
+        """Render what follows an answer's text if ``messages`` come next, up to the next answer."""
 
         def render(dialogue: template_messages.Messages) -> str:
-            called = self.tool_role is ToolRole.CALLED and any(one["role"] == "tool" for one in dialogue)
+            called = self.tool_role is ToolRole.CALLED and any(message["role"] == "tool" for message in dialogue)
             return (self._after_call if called else self._after_dummy)(dialogue, generation_prompt=generation_prompt)
 
-        return self._fitted(render, messages, first=False)
+        return self._convert_and_render(render, messages, first=False)
 
-    def _fitted(
+    def _convert_and_render(
         self, render: Callable[[template_messages.Messages], str], messages: Sequence[dict[str, Any]], *, first: bool
     ) -> str:
         given = self._with_roles(list(messages), first=first)
-        has_tools = any(one["role"] == "tool" or one.get("tool_calls") for one in given)
+        has_tools = any(message["role"] == "tool" or message.get("tool_calls") for message in given)
         if not has_tools:
             return render(given)
         if self.tool_role is not ToolRole.AS_USER:
-            fitted = template_messages.with_ids(given, needed=self._tool[1], nine=self._tool[2])
+            converted = template_messages.with_ids(given, needed=self._tool[1], nine=self._tool[2])
             if self.text_arguments:
-                fitted = template_messages.arguments_as_text(fitted)
+                converted = template_messages.arguments_as_text(converted)
             try:
-                return render(fitted)
+                return render(converted)
             except RenderError as error:
-                self.say("the chat template refuses some messages of tools; they go in as user messages", error)
+                self.warn("the chat template refuses some tool messages; they are rendered as user messages", error)
         else:
-            self.say("the chat template knows no tool role; tool answers go in as user messages")
+            self.warn("the chat template has no tool role; tool answers are rendered as user messages")
         return render(
             self._with_roles(template_messages.tools_as_user(template_messages.calls_as_text(given)), first=first)
         )
 
     def _with_roles(self, messages: template_messages.Messages, *, first: bool) -> template_messages.Messages:
-        """The messages without those of roles that the template does not have where they stand."""
-        roles = [one["role"] for one in messages]
+        # Replaces messages whose role the template does not support at their position.
+        roles = [message["role"] for message in messages]
         later = "system" in roles[1:] or ("system" in roles and not first)
         if "system" in roles and not (self.system if first and not later else self.later_system):
             if not self.system:
-                self.say("the chat template knows no system role; its text leads the first user message")
+                self.warn("the chat template has no system role; its text leads the first user message")
             messages = template_messages.system_as_user(messages, first=first and self.system)
         pairs = itertools.pairwise(messages)
-        if any(one["role"] == two["role"] == "user" for one, two in pairs) and not self.user_after_user:
+        if any(left["role"] == right["role"] == "user" for left, right in pairs) and not self.user_after_user:
             messages = template_messages.joined(messages)
         return messages
 
-    def say(self, what: str, error: RenderError | None = None) -> None:
-        """Log a warning about the template, once."""
-        if what not in self._said:
-            self._said.add(what)
-            logger.warning("%s%s", what, "" if error is None else f": {error}")
+    def warn(self, problem: str, error: RenderError | None = None) -> None:
+        if problem not in self._warned:  # once per template, not once per message
+            self._warned.add(problem)
+            logger.warning("%s%s", problem, "" if error is None else f": {error}")
 
     def _shows(self, dialogue: list[dict[str, Any]], *texts: str) -> bool:
-        """Whether a dialogue can be rendered and has these texts, in their order."""
+        # Whether the dialogue can be rendered, and shows these texts in this order.
         try:
             shown = self.render(dialogue, generation_prompt=True)
         except RenderError:
@@ -386,15 +368,15 @@ class ChatTemplate:
             return ""
 
     def _after_dummy(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        answer = {"role": "assistant", "content": SAID}
-        text = self.render([ASKED, answer, *messages], generation_prompt=generation_prompt)
-        _, found, after = text.partition(SAID)
+        answer = {"role": "assistant", "content": DUMMY_ANSWER}
+        text = self.render([QUESTION, answer, *messages], generation_prompt=generation_prompt)
+        _, found, after = text.partition(DUMMY_ANSWER)
         if not found:
             raise RenderError(f"the chat template drops the text of an assistant message; it rendered {text!r}")
         return after
 
     def _after_call(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        """The same after a dummy answer that calls tools; templates may drop the text of such a message."""
+        # ``_after_dummy`` after an answer that calls tools. Templates may drop the text of such a message.
         dialogue, before = self._called(messages)
         after = self.render([*dialogue, *messages], generation_prompt=generation_prompt)
         ends = self.tokens(before.rstrip())[-1:]
@@ -406,7 +388,6 @@ class ChatTemplate:
         return self._closing + after[len(before) :]
 
     def _called(self, answers: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-        """A dialogue whose dummy answer makes the calls of ``answers``, and its rendering."""
         calls: list[dict[str, Any]] = [
             {
                 "type": "function",
@@ -415,7 +396,7 @@ class ChatTemplate:
             }
             for number, message in enumerate(m for m in answers if m["role"] == "tool")
         ]
-        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": SAID, "tool_calls": calls}]
+        dialogue: list[dict[str, Any]] = [QUESTION, {"role": "assistant", "content": DUMMY_ANSWER, "tool_calls": calls}]
         if self.text_arguments:
             dialogue = template_messages.arguments_as_text(dialogue)
         return dialogue, self.render(dialogue)
@@ -427,11 +408,7 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         generation_prompt: bool = False,
     ) -> str:
-        """The template's own rendering.
-
-        Raises:
-            RenderError: If the template, or an expression in it, fails.
-        """
+        """Return the template's own rendering."""
         try:
             text: str = self.tokenizer.apply_chat_template(
                 dialogue, tools=tools, add_generation_prompt=generation_prompt, tokenize=False, **self.variables
@@ -439,8 +416,8 @@ class ChatTemplate:
         except self._refusals as error:  # raised by the template, or by an expression in it
             if not self.tokenizer.chat_template:
                 raise RenderError(
-                    "the tokenizer has no chat template, as that of a base model: take the model's instruct version, "
-                    "or write one as chat_template.jinja in its folder"
+                    "the tokenizer has no chat template, like that of a base model: use the model's instruct version, "
+                    "or add a chat_template.jinja to its folder"
                 ) from error
             roles = ", ".join(str(message.get("role")) for message in dialogue)
             raise RenderError(
@@ -449,14 +426,10 @@ class ChatTemplate:
         return text
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Token ids of a rendered text, marks that others wrote as ordinary ones.
-
-        Raises:
-            RenderError: If the text has half of a surrogate.
-        """
+        """Tokenise a rendered text; marks in untrusted text become ordinary tokens."""
         if half := HALF.search(text):
             raise RenderError(
-                f"the messages have half of a surrogate, {half[0]!r}, which no tokenizer reads; take it out"
+                f"the messages contain half of a surrogate pair, {half[0]!r}, which no tokenizer accepts; remove it"
             )
         return tuple(
             token for piece in pieces(text) for token in self.tokenizer(piece, add_special_tokens=False)["input_ids"]
@@ -464,11 +437,7 @@ class ChatTemplate:
 
 
 def model_ends(name: str) -> tuple[int, ...]:
-    """End tokens of a model's ``generation_config.json``, as transformers reads them; of ``config.json`` without any.
-
-    Args:
-        name: A folder, or an id of the hub whose files are in the cache; others have none.
-    """
+    """Return the end tokens of a model's ``generation_config.json``, or of ``config.json`` if that has none."""
     for file in ("generation_config.json", "config.json"):
         ends = _settings(name, file).get("eos_token_id")
         if ends is not None:
@@ -485,10 +454,10 @@ def _settings(name: str, file: str) -> dict[str, Any]:
             from huggingface_hub import try_to_load_from_cache
 
             path = try_to_load_from_cache(name, file)
-        except (ImportError, ValueError):  # no id of the hub
+        except (ImportError, ValueError):  # not a Hugging Face id
             return {}
     try:
-        read = read_json(Path(path))
-    except (OSError, ValueError, TypeError):  # not there
+        values = read_json(Path(path))
+    except (OSError, ValueError, TypeError):  # missing: the cache's answer may be no path at all
         return {}
-    return {**(read.get("text_config") or {}), **read} if isinstance(read, dict) else {}
+    return {**(values.get("text_config") or {}), **values} if isinstance(values, dict) else {}

@@ -1,8 +1,8 @@
-"""A customer whose words a language model samples, for the environments of customer service.
+"""A simulated user played by a language model, for customer-service environments.
 
-Invariant: the words depend on the seed, the task and the dialogue, if the model's engine keeps to its seeds; and they
-are messages of the user like any other, so that no policy is trained on them. What the engine raises, and a customer
-who says nothing, is a failure of the episode and no verdict.
+Invariant: messages depend only on the seed, the task and the dialogue, if the engine honours seeds. They are ordinary
+user messages, so no policy is trained on them. An engine's error or a silent user fails the episode and is no
+verdict on the policy.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from turntree.agents.loop.participants import Participant
 from turntree.envs import Message, Role, Task
 from turntree.rewards.reading.thoughts import without_thoughts
 
+#: written by the user to leave, as in tau-bench (arXiv 2406.12045)
 LEAVE = "###STOP###"
-"""What a customer writes to leave, as in tau-bench (arXiv 2406.12045)."""
 _GREETING = "Hi! How can I help you today?"
 _INSTRUCTIONS = f"""You play a customer who writes to a company's service. Your part:
 {{part}}
@@ -31,16 +31,15 @@ alone."""
 
 
 class SimulatedUserSilent(AgentError):
-    """The model that plays the customer gave no words."""
+    """The model that plays the user returned no text."""
 
 
 class EngineSimulatedUser:
-    """A ``SimulatedUser`` who is played by a language model.
+    """A ``SimulatedUser`` played by a language model.
 
     Args:
-        thread: Where it speaks; the caller closes it.
-        sampling: How a message is sampled; the seed is made for each.
-        seconds: Deadline of a message.
+        thread: Thread of the participant; the caller closes it.
+        seconds: Time limit of a message.
     """
 
     def __init__(
@@ -53,52 +52,47 @@ class EngineSimulatedUser:
         seconds: float = 120.0,
     ) -> None:
         if not seconds > 0:
-            raise ValueError(f"a customer needs some seconds, got {seconds}")
+            raise ValueError(f"seconds must be above 0, got {seconds}")
         self.participant, self.thread = participant, thread
         self.sampling, self.seed, self.seconds = sampling, seed, seconds
 
     def open(self, task: Task) -> str:
-        """The first message; blocks. One that leaves at once is a failure.
+        """Return the first message; blocks.
 
         Raises:
-            SimulatedUserSilent: If the model says nothing.
-            ParticipantSilent: If its engine gave the turn up.
-            TimeoutError: If it takes too long.
+            SimulatedUserSilent: If the model returns no text, or leaves at once.
         """
-        reply = self._say(task, ())
+        reply = self._message(task, ())
         if reply is None:
-            raise SimulatedUserSilent(f"the customer of {task.id} left before saying anything")
+            raise SimulatedUserSilent(f"the simulated user of {task.id} left without a message")
         return reply
 
     def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
-        """The answer to the agent's last message, ``None`` to leave; blocks, and raises as ``open``."""
-        return self._say(task, dialogue)
+        """Return the answer to the agent's last message, or ``None`` to leave; blocks, raises as ``open``."""
+        return self._message(task, dialogue)
 
-    def _say(self, task: Task, dialogue: Sequence[Message]) -> str | None:
+    def _message(self, task: Task, dialogue: Sequence[Message]) -> str | None:
         part = {"role": "system", "content": _INSTRUCTIONS.format(part=task.prompt)}
-        messages = [part, {"role": "user", "content": _GREETING}, *as_heard(dialogue)]
+        messages = [part, {"role": "user", "content": _GREETING}, *users_view(dialogue)]
+        # A stable digest: ``hash`` differs between processes.
         digest = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
         seed = derive_seed(self.seed, int.from_bytes(digest), len(messages))
-        speaking = self.participant.say(messages, replace(self.sampling, seed=seed))
-        reply = without_thoughts(self.thread.call(asyncio.wait_for(speaking, self.seconds)).text)[0].strip()
+        message = self.participant.say(messages, replace(self.sampling, seed=seed))
+        reply = without_thoughts(self.thread.call(asyncio.wait_for(message, self.seconds)).text)[0].strip()
         if LEAVE in reply:
             return None
         if not reply:
-            raise SimulatedUserSilent(f"the customer of {task.id} said nothing")
+            raise SimulatedUserSilent(f"the model that plays the simulated user of {task.id} returned no text")
         return reply
 
 
-def as_heard(dialogue: Sequence[Message]) -> list[dict[str, str]]:
-    """A dialogue as the customer knows it: without tools, the customer's own messages being the assistant's.
-
-    Args:
-        dialogue: Messages of an environment. A turn that tools answer is not shown to the customer.
-    """
-    heard = []
+def users_view(dialogue: Sequence[Message]) -> list[dict[str, str]]:
+    """Return a dialogue from the user's side: without tools, and with the user's own messages as the assistant's."""
+    visible = []
     for number, message in enumerate(dialogue, start=1):
         answered = number < len(dialogue) and dialogue[number].role is Role.TOOL
         if message.role is Role.USER:
-            heard.append({"role": "assistant", "content": message.content})
+            visible.append({"role": "assistant", "content": message.content})
         elif message.role is Role.ASSISTANT and not answered:
-            heard.append({"role": "user", "content": message.spoken})
-    return heard
+            visible.append({"role": "user", "content": message.spoken})
+    return visible

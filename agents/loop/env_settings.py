@@ -1,7 +1,6 @@
-"""The arguments of an environment from plain values: checked by name and kind, ``limits`` and ``simulated_user`` made of
-mappings.
+"""Checks an environment's arguments given as plain values, and builds ``limits`` and ``simulated_user`` from mappings.
 
-Nothing is created for a check: an environment may read a data set.
+A check creates nothing, because creating an environment may read a data set.
 """
 
 from __future__ import annotations
@@ -18,18 +17,15 @@ from turntree.agents.episodes.hints import misfit_by_name, read_settings
 from turntree.agents.loop.engine_user import EngineSimulatedUser
 from turntree.agents.loop.participants import ParticipantSettings, opened_participant
 from turntree.envs import Limits
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import nearest_hint
 from turntree.envs.registry import find_creator
 
 
 def check_settings(env_id: str, settings: Mapping[str, Any]) -> None:
-    """Check names and kinds of an environment's arguments.
+    """Check the names and types of an environment's arguments.
 
     Raises:
-        ValueError: If a name is unknown, a value is not of the simple kind that the constructor states, or a limit or
-            the customer is wrong.
-        ModuleNotFoundError: If the environment's module is not found.
-        UnknownEnvironment: If there is no such environment.
+        ValueError: If a name is unknown, a value has the wrong type, or a limit or the simulated user is invalid.
     """
     kinds, any_name = _parameters(env_id)
     for name, value in settings.items():
@@ -38,16 +34,12 @@ def check_settings(env_id: str, settings: Mapping[str, Any]) -> None:
         if name not in ("limits", "simulated_user") and (problem := misfit_by_name(value, kinds.get(name, ""))):
             raise ValueError(f"{name}: {problem}")
     _limits(settings)
-    _customer(settings)
+    _simulated_user(settings)
 
 
 def made_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of an environment, with the limits and the customer that mappings describe.
-
-    Raises:
-        ValueError: If a key of these is unknown or a value wrong.
-    """
-    described = _customer(settings)
+    """Return the environment's keyword arguments, with limits and simulated user built from their mappings."""
+    described = _simulated_user(settings)
     simulated_user = {} if described is None else {"simulated_user": opened(described)}
     return {**settings, **_limits(settings), **simulated_user}
 
@@ -61,8 +53,7 @@ def _limits(settings: Mapping[str, Any]) -> dict[str, Limits]:
     return {"limits": read_settings(Limits, given or {}, "limits")}
 
 
-def _customer(settings: Mapping[str, Any]) -> ParticipantSettings | None:
-    """What ``simulated_user`` describes; ``None`` if it is no mapping."""
+def _simulated_user(settings: Mapping[str, Any]) -> ParticipantSettings | None:
     described = settings.get("simulated_user")
     if isinstance(described, str | int | float | list):
         raise ValueError(
@@ -72,10 +63,7 @@ def _customer(settings: Mapping[str, Any]) -> ParticipantSettings | None:
 
 
 def _parameters(env_id: str) -> tuple[dict[str, str], bool]:
-    """The arguments of a constructor and of the base classes that get its other keywords, with their annotations.
-
-    The second value says whether it takes any name.
-    """
+    # An argument may be passed on to a base class; the second value tells whether any name is accepted.
     creator: Any = find_creator(env_id)
     if isinstance(creator, str):
         creator = gymnasium.spec(creator).entry_point
@@ -95,14 +83,9 @@ def _text(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
+# One engine per process and settings, closed with the process.
 @functools.cache
 def opened(settings: ParticipantSettings) -> EngineSimulatedUser:
-    """The customer, its engine started; one for each process and settings, closed with the process.
-
-    Raises:
-        ServerRefused: If its server does not answer.
-        MissingExtra: If the engine's packages are not installed.
-    """
     participant, thread = opened_participant(settings)
     return EngineSimulatedUser(
         participant, thread, sampling=settings.sampling, seed=settings.seed, seconds=settings.seconds

@@ -1,9 +1,8 @@
-"""The environment's side of an episode: actions in, observations out, and how it ended.
+"""The environment's side of an episode: actions in, observations out, and how the episode ended.
 
-Both loops, by tokens (``rollout``) and by messages (``chat_rollout``), drive the
-environment through this. It is the one boundary where a failure of the
-infrastructure becomes ``Episode.failure``; it never becomes a reward. The user's
-Ctrl-C and a cancellation of the episode's own task go through.
+Both loops, ``rollout`` on tokens and ``chat_rollout`` on messages, drive the environment through this module. It is
+the one boundary where a failure of the infrastructure becomes ``Episode.failure``; a failure never becomes a reward.
+The user's Ctrl-C and a cancellation of the episode's own task pass through.
 """
 
 from __future__ import annotations
@@ -31,27 +30,19 @@ from turntree.envs.task import Task
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-MAX_BLOCKED = 1024
-"""Environments of one process that may block at the same time; further ones wait."""
+MAX_BLOCKED = 1024  #: environments of one process that may block at the same time; more wait
 
 
 class StepOutcome(NamedTuple):
-    """The environment's answer to a turn."""
-
-    stop_reason: StopReason | None
-    """Why the turn ended the episode; ``None`` if it goes on."""
-    messages: Sequence[Mapping[str, Any]]
-    """Observation, as OpenAI messages."""
-    calls: Sequence[Mapping[str, Any]]
-    """The tool calls that it parsed from the turn, OpenAI dictionaries."""
+    stop_reason: StopReason | None  #: why the turn ended the episode; ``None`` if it did not
+    messages: Sequence[Mapping[str, Any]]  #: the observation, as OpenAI messages
+    calls: Sequence[Mapping[str, Any]]  #: tool calls that the environment parsed from the turn, as OpenAI dictionaries
+    #: if the environment shortened the dialogue: the messages that replace it
     history: Sequence[Mapping[str, Any]] = ()
-    """The messages from which the next turn goes on instead, where the environment has shortened the dialogue."""
 
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeDriver:
-    """An episode in progress."""
-
     env: Any
     task: Task | None
     seed: int | None
@@ -62,21 +53,19 @@ class EpisodeDriver:
     turns: list[Turn] = field(default_factory=list)
     rewards: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    #: the component at work, which is the one that failed if something raises
     failure_kind: FailureKind = FailureKind.ENVIRONMENT
-    """The part at work, and the one that failed once there is a failure."""
-    raised_in: str = ""
-    """What of the environment raised, where the environment itself does not say."""
+    raised_in: str = ""  #: the method of the environment that raised, if the error does not name it
 
     @property
     def env_id(self) -> str:
-        """Id of the environment."""
         return env_id_of(self.env)
 
     async def to_end(self, run: Awaitable[StopReason]) -> Episode:
-        """The episode that ``run`` plays; an exception becomes the episode's failure."""
+        """Return the episode that ``run`` plays; an exception becomes the episode's failure."""
         try:
             stop_reason = await run
-        except (asyncio.CancelledError, GeneratorExit):  # this task's: of an environment's none gets here
+        except (asyncio.CancelledError, GeneratorExit):  # this task's own; the environment's are contained before
             raise
         except BaseException as raised:
             error = contained(raised)
@@ -98,7 +87,6 @@ class EpisodeDriver:
         )
 
     async def begin(self, index: int | None) -> dict[str, Any]:
-        """Reset the environment and return its ``info``."""
         options: dict[str, Any] | None = None
         if self.task is not None:
             options = {"task": self.task}
@@ -115,14 +103,14 @@ class EpisodeDriver:
         return dict(info)
 
     async def step(self, turn: Turn, answer: Awaitable[tuple[Any, ...]] | None = None) -> StepOutcome:
-        """Give the turn to the environment, or whoever answers for it, and record the answer."""
+        """Pass the turn to the environment, or take ``answer`` instead of its answer, and record the outcome."""
         message = Message(role=Role.ASSISTANT, content=turn.text)
         self.turns.append(turn)
         self.messages.append(message)
         _, reward, terminated, truncated, info = await (answer or self.ask_env(self.env, turn.text))
         calls = info["tool_calls"]
         observation = tuple(map(Message.from_openai, info["messages"]))
-        # Environments that are not turntree's own have no such key.
+        # Only turntree's own environments have this key.
         error = str(info.get("parse_error") or "")
         self.turns[-1] = replace(turn, observation=observation, reward=float(reward), parse_error=error)
         if calls:
@@ -139,19 +127,17 @@ class EpisodeDriver:
         return StepOutcome(StopReason(info["stop_reason"] or StopReason.MAX_TURNS), info["messages"], calls)
 
     async def ask_env(self, env: Any, text: str) -> tuple[Any, ...]:
-        """The result of an environment's ``step``."""
         own = self.env.unwrapped
         return await self._in_time(functools.partial(env.step, text), lambda: getattr(own, "step_part", "") or "step()")
 
     @contextmanager
     def engine_at_work(self) -> Iterator[None]:
-        """What is raised within counts as a failure of the engine."""
+        """Count an exception raised within as a failure of the engine."""
         self.failure_kind = FailureKind.ENGINE
         yield
         self.failure_kind = FailureKind.ENVIRONMENT  # not reached by an exception
 
     async def _in_time(self, call: Callable[[], _T], doing: Callable[[], str]) -> _T:
-        """The result of a call of the environment; one that nobody waits for any more closes the episode at its end."""
         if self._on_loop:
             return contain(call)
         own = self.env.unwrapped
@@ -161,38 +147,37 @@ class EpisodeDriver:
             async with asyncio.timeout(seconds if math.isfinite(seconds) else None) as bound:
                 return await asyncio.wrap_future(work)
         except (asyncio.CancelledError, TimeoutError) as error:
-            if isinstance(error, TimeoutError) and not bound.expired():  # the environment's own
+            if isinstance(error, TimeoutError) and not bound.expired():  # raised by the environment
                 raise
             self.raised_in = doing()
+            # The call may still run in its thread, so the environment is closed only when it returns.
             work.add_done_callback(lambda _: contain(getattr(own, "close_episode", own.close)))
             if not bound.expired():
                 raise
         if isinstance(pool := self.executor or _threads(os.getpid()), WorkerPool):
-            pool.give_up(work)
+            pool.give_up(work)  # a hung thread must not take a slot of the pool for ever
         raise TimeoutError(f"it did not end within step_seconds, {seconds:g} s")
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:
-        """The result of ``call``, run where the environment runs; whatever it raises is an ``Exception``."""
+        """Return the result of ``call``, run where the environment runs; it raises only ``Exception``."""
         return contain(call) if self._on_loop else await asyncio.wrap_future(self.submit(call))
 
     def submit(self, call: Callable[[], _T]) -> Future[_T]:
-        """``call`` in a thread; whatever it raises is an ``Exception``."""
+        """Run ``call`` in a thread; its future raises only ``Exception``."""
         within = functools.partial(contextvars.copy_context().run, contain, call)
         return (self.executor or _threads(os.getpid())).submit(within)
 
     @property
     def _on_loop(self) -> bool:
-        """Whether the environment runs in the event loop."""
         return self.executor is None and bool(getattr(self.env.unwrapped, "step_inline", False))
 
 
 @functools.cache
 def _threads(process: int) -> WorkerPool:
-    """Threads of this process for environments that may block; a forked process has its own."""
+    # Keyed by the process: a forked process needs threads of its own.
     return WorkerPool(MAX_BLOCKED)
 
 
 def env_id_of(env: Any) -> str:
-    """Id of an environment: the registered one, or the name of its class."""
     spec = getattr(env, "spec", None)
     return spec.id if spec is not None else type(env.unwrapped).__name__

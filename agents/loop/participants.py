@@ -1,4 +1,4 @@
-"""Models that say the next message of a dialogue: those that play a customer or a judge."""
+"""Models that write the next message of a dialogue: simulated users and judges."""
 
 from __future__ import annotations
 
@@ -18,85 +18,63 @@ from turntree.agents.loop.renderer import Renderer
 
 
 class ParticipantSilent(AgentError):
-    """The engine gave a message up."""
+    """The engine aborted a message."""
 
 
 class Said(NamedTuple):
-    """A message."""
-
     text: str
-    whole: bool = True
-    """Whether it ended by itself, not at a limit."""
+    whole: bool = True  #: ended by itself, not at a limit
 
 
 class Participant(Protocol):
-    """Says the next message of a dialogue."""
-
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        """The next message.
-
-        Args:
-            messages: OpenAI messages, the last one a user's.
-        """
+        """Return the next message; the last of the OpenAI ``messages`` is a user's."""
 
 
 class EngineParticipant:
-    """A ``Participant`` over an engine of tokens."""
-
     def __init__(self, engine: Engine, renderer: Renderer) -> None:
         self.engine, self.renderer = engine, renderer
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        """The next message.
-
-        Raises:
-            ParticipantSilent: If the engine gave the turn up.
-        """
         stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
-        # The store of drafts keys the policy's turns by their dialogue; these are somebody else's.
+        # Without a state and reuse: the draft store is for the policy's turns only.
         completion = await self.engine.generate(TurnRequest(self.renderer.initial(messages), stops, reuse=False))
         if completion.finish_reason is FinishReason.ABORT:
-            raise ParticipantSilent("the engine of the model that speaks gave its message up")
+            raise ParticipantSilent("the participant's engine aborted its message")
         return Said(self.renderer.turn_text(completion.token_ids), completion.finish_reason is FinishReason.STOP)
 
 
 class ServerParticipant:
-    """A ``Participant`` over a server of chat completions.
-
-    Args:
-        server: Open, on the loop that speaks.
-    """
-
     def __init__(self, server: ChatServer) -> None:
         self.server = server
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        """The next message; what well-known templates end messages with is broken up in those of others."""
-        turn = await self.server.say(for_server(messages), sampling)
+        # The server's chat template is unknown, so marks of well-known templates are broken up.
+        turn = await self.server.complete(for_server(messages), sampling)
         return Said(turn.content, turn.finish_reason is FinishReason.STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParticipantSettings:
-    """A model and how it speaks."""
+    """A participant's model and its sampling."""
 
     engine: str = "openai"
     """A server of chat completions (``openai``), or an engine: ``local``, ``vllm``, ``sglang``."""
     model: str = ""
-    """Model directory or Hugging Face id; of a server the name, empty for its only one."""
+    """Model directory or Hugging Face id; for a server the model's name, empty if it has only one."""
     base_url: str | None = None
     """URL of the server; an engine without one is started in each process that plays or scores."""
     seed: int = 0
-    """Seed of all its messages."""
+    """Seed of all messages."""
     temperature: float = 0.7
     max_tokens: int = 256
-    """Most tokens of a message."""
+    """Token limit of a message."""
     max_context: int = 8192
-    """Most tokens of its prompt and message together."""
+    """Token limit of prompt and message together."""
     max_batch: int = 16
     """Messages sampled at the same time."""
     seconds: float = 120.0
-    """Deadline of a message."""
+    """Time limit of a message."""
 
     def __post_init__(self) -> None:
         if self.engine not in tuple(EngineName):
@@ -106,7 +84,7 @@ class ParticipantSettings:
         if self.engine != EngineName.OPENAI and not self.model:
             raise ValueError(f"engine={self.engine} needs model, a directory or a Hugging Face id")
         if self.engine == EngineName.LOCAL and self.base_url:
-            raise ValueError("engine=local has no server; leave base_url out")
+            raise ValueError("engine=local has no server; remove base_url")
         for name in ("max_tokens", "max_context", "max_batch", "seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -115,17 +93,11 @@ class ParticipantSettings:
 
     @property
     def sampling(self) -> Sampling:
-        """How a message is sampled; the seed is made for each."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
 
 def opened_participant(settings: ParticipantSettings) -> tuple[Participant, EventThread]:
-    """The model, started or reached, and the thread on which it speaks; closed with the process.
-
-    Raises:
-        ServerRefused: If its server does not answer.
-        MissingExtra: If the engine's packages are not installed.
-    """
+    """Start or reach the model; return it with its thread. Both are closed with the process."""
     thread, stack = EventThread("turntree-participant"), AsyncExitStack()
 
     def close() -> None:

@@ -1,7 +1,7 @@
 """The episode loop: an environment, an engine and a renderer play an episode.
 
-Invariant: the prompt of a turn begins with the prompt and the response of the
-turn before, but where the environment has shortened the dialogue.
+Invariant: a turn's prompt begins with the prompt and the response of the turn before, unless the environment has
+shortened the dialogue.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from turntree.envs.task import Task
 
 @runtime_checkable
 class PlaysItself(Protocol):
-    """An environment whose dialogue is not this loop's: a program asks the engine by itself."""
+    """An environment that plays its episodes itself, because a program requests turns from the engine."""
 
     limits: Limits
-    """Bounds of an episode."""
 
     async def play_episode(
         self,
@@ -44,7 +43,7 @@ class PlaysItself(Protocol):
         sampling: Sampling,
         executor: Executor | None,
     ) -> Episode:
-        """One episode; arguments and result are those of ``rollout``, but that ``task`` may be its number."""
+        """Play one episode, as ``rollout`` does; ``task`` may also be the task's index."""
 
 
 async def rollout(
@@ -66,27 +65,26 @@ async def rollout(
     Args:
         env: A ``turntree.envs.Env``, or a Gymnasium wrapper around one; not shared with another episode meanwhile.
         renderer: Built on the tokenizer of the engine's model.
-        limits: Bounds counted in tokens; ``None`` takes the environment's own. Turns and tool calls are
-            bounded by the environment itself.
+        limits: Token limits; ``None`` takes the environment's own. The environment itself limits turns and tool calls.
         task: The task to play. Without ``task`` and ``index`` the environment draws one.
-        index: Number of the task in the environment, instead of ``task``.
-        seed: Given to ``env.reset``.
-        sampling: Sampling parameters. A turn has at most ``limits.max_turn_tokens`` tokens and what is left of
-            the other bounds; ``sampling.max_tokens`` counts only where ``max_turn_tokens`` is ``None``. The stop
-            tokens of the renderer are added. Each turn gets its own seed, derived from ``sampling.seed``
-            (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
-            does. Without either the noise is fresh.
-        executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop if the
-            environment declares itself ``step_inline``, and in threads of the process otherwise.
-        stored: Earlier episodes of environments made with the same arguments: while this one goes as one of them
-            went, its later tool calls are made at once, in forks of a ``forkable`` environment
-            (``SpeculativeAnswers``), and this one is added. What an episode is answered does not depend on it.
-        tool_calls_ahead: Of the calls of ``stored`` makes only those that are probable enough, in forks or by pure tools
-            (``loop.tool_calls_ahead``), and counts them. What an episode is answered does not depend on it either.
+        index: Index of the task in the environment, instead of ``task``.
+        seed: Passed to ``env.reset``.
+        sampling: Sampling parameters. A turn has at most ``limits.max_turn_tokens`` tokens and what the other limits
+            leave; ``sampling.max_tokens`` counts only if ``max_turn_tokens`` is ``None``. The renderer's stop tokens
+            are added. Each turn gets its own seed, derived from ``sampling.seed`` (or else from ``seed``) and the
+            turn's
+            number: samples of one task differ only if one of the two does. Without either the noise is fresh.
+        executor: Runs ``env.reset`` and ``env.step``. ``None`` runs them in the event loop if the environment is
+            ``step_inline``, otherwise in threads of the process.
+        stored: Earlier episodes of environments made with the same arguments. While this episode repeats one of them,
+            its later tool calls run ahead in forks of a ``forkable`` environment (``SpeculativeAnswers``). The finished
+            episode is added. Answers do not depend on it.
+        tool_calls_ahead: Limits the speculative tool calls of ``stored`` to probable ones, in forks or by pure tools
+            (``loop.tool_calls_ahead``), and counts them. Answers do not depend on it either.
 
     Returns:
-        The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
-        states the error, and the turns before it are kept.
+        The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure`` is the
+        error, and the turns before it are kept.
 
     Raises:
         ValueError: If both ``task`` and ``index`` are given, or ``tool_calls_ahead`` without ``stored``.
@@ -95,7 +93,7 @@ async def rollout(
         raise ValueError(f"give task or index, not both; got task {task.id!r} and index {index}")
     if tool_calls_ahead is not None and stored is None:
         raise ValueError(
-            "tool_calls_ahead makes calls of earlier episodes, got none; give stored=StoredEpisodes(), too"
+            "tool_calls_ahead needs earlier episodes to predict calls, got none; pass stored=StoredEpisodes() too"
         )
     if isinstance(own := env.unwrapped, PlaysItself):
         return await own.play_episode(
@@ -124,8 +122,6 @@ async def rollout(
 
 @dataclass(slots=True, kw_only=True)
 class _Play(EpisodeDriver):
-    """An episode whose turns are sampled as tokens."""
-
     engine: Engine
     renderer: Renderer
     limits: Limits
@@ -145,14 +141,14 @@ class _Play(EpisodeDriver):
             stop_reason = await self.turns_from(prompt, answers, info["tools"])
         finally:
             await answers.give_up()
-        if stop_reason is not StopReason.FAILURE:
+        if stop_reason is not StopReason.FAILURE:  # a failed environment's answers are no forecast
             answers.store()
         return stop_reason
 
     async def turns_from(self, prompt: tuple[int, ...], answers: SpeculativeAnswers, tools: list[Any]) -> StopReason:
         first, shortened = len(prompt), False
-        while (room := self.room(first, len(prompt))) > 0:
-            completion = await self.sample(prompt, room)
+        while (token_limit := self.token_limit(first, len(prompt))) > 0:
+            completion = await self.sample(prompt, token_limit)
             turn = Turn(
                 prompt_ids=prompt, completion=completion, text=self.text(completion.token_ids), shortened=shortened
             )
@@ -171,8 +167,8 @@ class _Play(EpisodeDriver):
         special_tokens = getattr(self.env.unwrapped, "wants_special_tokens", False)
         return self.renderer.turn_text(token_ids, special_tokens=special_tokens)
 
-    def room(self, first: int, length: int) -> int:
-        """Most tokens that the next turn may have after a prompt of ``length`` tokens, the first one ``first``."""
+    def token_limit(self, first: int, length: int) -> int:
+        # For a turn after a prompt of ``length`` tokens; the dialogue's first prompt had ``first`` tokens.
         limits = self.limits
         bounds = [limits.max_turn_tokens or self.sampling.max_tokens]
         if limits.max_episode_tokens is not None:
@@ -182,15 +178,14 @@ class _Play(EpisodeDriver):
         return min(bounds)
 
     def turn_seed(self, turn: int) -> int | None:
-        """Seed of a turn's noise, by its number; ``None`` if the noise is fresh."""
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         return None if base is None else derive_seed(base, turn)
 
-    async def sample(self, prompt: tuple[int, ...], room: int) -> Completion:
+    async def sample(self, prompt: tuple[int, ...], token_limit: int) -> Completion:
         turn = len(self.turns)
         stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
         sampling = replace(
-            self.sampling, max_tokens=room, stop_token_ids=tuple(dict.fromkeys(stops)), seed=self.turn_seed(turn)
+            self.sampling, max_tokens=token_limit, stop_token_ids=tuple(dict.fromkeys(stops)), seed=self.turn_seed(turn)
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
         with self.engine_at_work():

@@ -1,4 +1,4 @@
-"""Earlier episodes of one process, each a forecast of what its environment will answer."""
+"""Earlier episodes of one process, each a forecast of its environment's answers."""
 
 from __future__ import annotations
 
@@ -6,70 +6,57 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-_SIBLINGS = 16
-"""Most episodes of one beginning."""
+_SIBLINGS = 16  #: episodes per key
 
 
 class StoredStep(NamedTuple):
-    """One turn of an episode."""
-
-    text: str
-    """What the environment was given."""
-    before: bytes
-    """Snapshot of the environment before it; empty where it is not forked."""
-    answer: str
-    """The messages that the environment answered with, in OpenAI's format, as JSON."""
-    calls: tuple[str, ...] = ()
-    """Its tool calls, in canonical form."""
+    text: str  #: passed to the environment
+    before: bytes  #: snapshot of the environment before the turn; empty if it is not forked
+    answer: str  #: the environment's messages in OpenAI's format, as JSON
+    calls: tuple[str, ...] = ()  #: in canonical form
 
 
 StoredEpisode = tuple[StoredStep, ...]
-"""The turns of an episode that has ended."""
 
 
 class StoredEpisodes:
-    """Episodes of environments made with the same arguments, by what they begin with. Not thread-safe.
+    """Episodes of environments made with the same arguments, by their beginning. Not thread-safe.
 
     Args:
-        max_bytes: Most bytes of their snapshots; the episodes of the beginning that was played longest ago go first.
+        max_bytes: Limit of all stored episodes; episodes of the least recently played beginning are evicted first.
     """
 
     def __init__(self, *, max_bytes: int = 64 << 20) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
-        self._room = max_bytes
+        self._free_bytes = max_bytes
         self._episodes: OrderedDict[Hashable, deque[StoredEpisode]] = OrderedDict()
 
     def of(self, key: Hashable) -> list[StoredEpisode]:
-        """The episodes of ``key``, the latest first."""
         return [*reversed(self._episodes.get(key, ()))]
 
     def add(self, key: Hashable, episode: StoredEpisode) -> None:
-        """Store an episode.
-
-        Args:
-            key: All that the environment's answers depend on beside the turns.
-        """
+        """Store an episode; ``key`` is everything besides the turns on which answers depend."""
         siblings = self._episodes.setdefault(key, deque())
         self._episodes.move_to_end(key)
         siblings.append(episode)
-        self._room -= _size(episode)
+        self._free_bytes -= _size(episode)
         if len(siblings) > _SIBLINGS:
-            self._room += _size(siblings.popleft())
-        while self._room < 0:
+            self._free_bytes += _size(siblings.popleft())
+        while self._free_bytes < 0:
             oldest = next(iter(self._episodes))
-            self._room += _size(self._episodes[oldest].popleft())
+            self._free_bytes += _size(self._episodes[oldest].popleft())
             if not self._episodes[oldest]:
                 del self._episodes[oldest]
 
 
-def likely_steps(episodes: Sequence[StoredEpisode], place: int, min_probability: float) -> StoredEpisode:
-    """The steps that will probably come.
+def likely_steps(episodes: Sequence[StoredEpisode], position: int, min_probability: float) -> StoredEpisode:
+    """Return the steps that will probably come.
 
     Args:
-        episodes: Those that went until step ``place`` as the present one, the latest first.
-        min_probability: Of each step together with those before it. Estimated as the share of the episodes that went
-            there, with one more that went elsewhere.
+        episodes: Episodes that equal the present one up to step ``position``, latest first.
+        min_probability: Of each step together with the steps before it. Estimated as the share of the episodes that
+            took this path, with one more episode that did not.
 
     Example:
         >>> a, b, c = (StoredStep(text, b"", "") for text in "abc")
@@ -82,18 +69,21 @@ def likely_steps(episodes: Sequence[StoredEpisode], place: int, min_probability:
     steps: list[StoredStep] = []
     while True:
         after = steps[-1].answer if steps else None
-        nexts = [one for one in episodes if len(one) > place]
-        ways = Counter((after and one[place - 1].answer, one[place].text) for one in nexts)
-        way, count = ways.most_common(1)[0] if ways else (None, 0)
+        longer = [episode for episode in episodes if len(episode) > position]
+        # After the first step, the answer to the step before must agree too: it leads to the state of the next one.
+        branches = Counter((after and episode[position - 1].answer, episode[position].text) for episode in longer)
+        branch, count = branches.most_common(1)[0] if branches else (None, 0)
         if not count or count < least:
             return tuple(steps)
-        episodes = [one for one in nexts if (after and one[place - 1].answer, one[place].text) == way]
-        steps.append(episodes[0][place])
-        place += 1
+        episodes = [
+            episode for episode in longer if (after and episode[position - 1].answer, episode[position].text) == branch
+        ]
+        steps.append(episodes[0][position])
+        position += 1
 
 
 def likely_calls(episodes: Sequence[StoredEpisode], made: Sequence[str], min_probability: float) -> list[str]:
-    """Texts of turns whose calls will probably be made, in this state or a later one.
+    """Return texts of turns whose calls will probably be made, in this state or a later one.
 
     Args:
         made: The calls so far, in canonical form; only episodes that made them count.
@@ -111,12 +101,12 @@ def likely_calls(episodes: Sequence[StoredEpisode], made: Sequence[str], min_pro
         if calls[: len(made)] != list(made):
             continue
         alike += 1
-        place, later = 0, set()
+        position, later = 0, set()
         for step in episode:
-            if step.calls and place >= len(made):
+            if step.calls and position >= len(made):
                 later.add(step.calls)
                 texts.setdefault(step.calls, step.text)
-            place += len(step.calls)
+            position += len(step.calls)
         counts.update(later)
     return [texts[calls] for calls, count in counts.items() if count >= min_probability * (alike + 1)]
 

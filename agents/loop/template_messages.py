@@ -1,6 +1,6 @@
-"""Messages put into the form that a chat template takes, where it lacks a role or wants ids of a certain form.
+"""Converts messages to the form that a chat template supports, if it lacks a role or needs ids of a certain form.
 
-Each function takes OpenAI messages and returns others; none changes what it is given.
+Each function takes and returns OpenAI messages; none changes its arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NINE = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 def nine_letters(call_id: str) -> str:
-    """The id itself if it is nine letters or digits, as Mistral's templates want ids, else nine that stand for it.
+    """Return an id of nine letters or digits, as Mistral's templates need: the id itself, or a digest of it.
 
     >>> nine_letters("call00001"), nine_letters("call_8f") == nine_letters("call_8f")
     ('call00001', True)
@@ -33,14 +33,9 @@ def nine_letters(call_id: str) -> str:
 
 
 def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) -> Messages:
-    """Calls and answers with ids of the form that is wanted; an answer without one has its call's.
-
-    Args:
-        needed: Whether each has an id, and each answer the name of its tool.
-        nine: Whether ids are of nine letters.
-    """
-    fitted: Messages = []
-    waiting: list[tuple[str, str]] = []
+    """Give calls and answers ids if ``needed``, of nine letters if ``nine``; answers take their call's id."""
+    converted: Messages = []
+    waiting: list[tuple[str, str]] = []  # ids and names of calls without an answer so far
     number = 0
 
     def fit(call_id: Any) -> str:
@@ -52,40 +47,38 @@ def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) ->
     for message in messages:
         if message.get("tool_calls"):
             calls = [
-                {**one, "id": fit(one.get("id"))} if one.get("id") or needed else one for one in message["tool_calls"]
+                {**call, "id": fit(call.get("id"))} if call.get("id") or needed else call
+                for call in message["tool_calls"]
             ]
-            waiting = [(one.get("id", ""), one["function"]["name"]) for one in calls]
+            waiting = [(call.get("id", ""), call["function"]["name"]) for call in calls]
             message = {**message, "tool_calls": calls}
         elif message["role"] == "tool" and (needed or message.get("tool_call_id")):
             given = message.get("tool_call_id")
-            known = next((one for one in waiting if not given or one[0] == fit(given)), None)
+            known = next((call for call in waiting if not given or call[0] == fit(given)), None)
             if known is not None:
                 waiting.remove(known)
             call_id, name = known or (fit(given), "tool")
             message = {**message, "tool_call_id": call_id}
             if needed:
                 message["name"] = message.get("name") or name
-        fitted.append(message)
-    return fitted
+        converted.append(message)
+    return converted
 
 
 def arguments_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
-    """Calls whose arguments are JSON as text."""
+    def with_text(call: dict[str, Any]) -> dict[str, Any]:
+        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        return {**call, "function": {**call["function"], "arguments": arguments}}
+
+    calling = [message.get("tool_calls") for message in messages]
     return [
-        {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else message
-        for message in messages
+        {**message, "tool_calls": list(map(with_text, calls))} if calls else message
+        for message, calls in zip(messages, calling, strict=True)
     ]
 
 
-def _with_text(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
-
-
 def tools_as_user(messages: Sequence[dict[str, Any]]) -> Messages:
-    """Each run of tool messages, and a user message behind it, as one user message.
+    """Turn each run of tool messages, with a user message that follows it, into one user message.
 
     >>> tools_as_user([{"role": "tool", "content": "4"}])
     [{'role': 'user', 'content': '<tool_response>\\n4\\n</tool_response>'}]
@@ -107,32 +100,30 @@ def tools_as_user(messages: Sequence[dict[str, Any]]) -> Messages:
 
 
 def calls_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
-    """Calls written in the text of their message, as Hermes writes them."""
+    """Write calls into the text of their message, in the Hermes format."""
     parser = HermesParser()
     written: Messages = []
     for message in messages:
         if message.get("tool_calls"):
-            called = [ToolCall(**_named(call["function"])) for call in message["tool_calls"]]
+            functions = [call["function"] for call in message["tool_calls"]]
+            called = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
             text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, called)])
             message = {"role": message["role"], "content": text}
         written.append(message)
     return written
 
 
-def _named(function: dict[str, Any]) -> dict[str, Any]:
-    return {name: function[name] for name in ("name", "arguments")}
-
-
 def system_as_user(messages: Sequence[dict[str, Any]], *, first: bool) -> Messages:
-    """System messages at the head of the user message that follows, or at the end of the one before.
+    """Move system messages to the start of the next user message, or to the end of the last one.
 
     Args:
-        first: Whether the first one, those right behind it included, stays.
+        first: Whether the system messages at the very beginning stay.
 
     >>> system_as_user([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], first=False)
     [{'role': 'user', 'content': 'Be brief.\\n\\nHi'}]
     """
-    leading = next((n for n, one in enumerate(messages) if one["role"] != "system"), len(messages)) if first else 0
+    roles = [message["role"] for message in messages]
+    leading = next((n for n, role in enumerate(roles) if role != "system"), len(messages)) if first else 0
     head, rest = joined(messages[:leading]), messages[leading:]
     moved: Messages = []
     opens = False
@@ -148,7 +139,7 @@ def system_as_user(messages: Sequence[dict[str, Any]], *, first: bool) -> Messag
 
 
 def joined(messages: Sequence[dict[str, Any]]) -> Messages:
-    """Messages of one role right behind each other, a system's or a user's, as one."""
+    """Join adjacent messages of one role, if it is system or user."""
     merged: Messages = []
     for message in messages:
         if merged and message["role"] == merged[-1]["role"] and message["role"] in ("system", "user"):

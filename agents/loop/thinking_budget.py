@@ -1,9 +1,9 @@
-"""A bound on thoughts, above whatever engine samples: a thought that is too long is closed, and the answer goes on.
+"""Limits a turn's thoughts, with any engine: a thought that is too long is closed, and the answer follows.
 
-A turn is asked for in two pieces: the tokens within the bound, then the rest, after the tokens that close the thought
-if it has not ended. Those are part of the turn, and marked as forced, so that nothing is learnt from them. Invariant:
-each piece is drawn from the policy's own distribution; with a seed the first has the noise of the turn without a bound,
-and the second that of a seed of its own, which depends on the turn's alone.
+A turn is requested in two pieces: the tokens within the limit, then the rest. If the thought is still open, the tokens
+that close it come between the pieces; they are marked as forced, so nothing is learnt from them. Invariant: each piece
+is sampled from the policy's own distribution. With a seed, the first piece has the noise of the turn without a limit;
+the second piece has a seed derived from the turn's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from turntree.agents.engines.protocol import (
     Completion,
     Engine,
     FinishReason,
-    Sampling,
     TopLogprobs,
     TurnRequest,
     derive_seed,
@@ -27,11 +26,7 @@ from turntree.spec_tree import DialogueState
 
 
 class ThinkingBudget:
-    """An ``Engine`` whose thoughts are bounded.
-
-    Args:
-        renderer: Of its model, with ``max_thinking_tokens``.
-    """
+    """An ``Engine`` whose thoughts are limited to ``renderer.max_thinking_tokens``."""
 
     def __init__(self, engine: Engine, renderer: Renderer) -> None:
         assert renderer.max_thinking_tokens is not None
@@ -42,7 +37,7 @@ class ThinkingBudget:
         self._opened = renderer.template.opened
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """One turn; a turn that leaves no room for an answer after its thought is cut as without a bound."""
+        """Sample one turn. A turn without tokens left for an answer is cut off as without a limit."""
         sampling = request.sampling
         if sampling.max_tokens <= self._most:
             return await self._engine.generate(request)
@@ -51,34 +46,29 @@ class ThinkingBudget:
             return head
         thinks = self._thought.is_open(self._opened + self._renderer.decode(head.token_ids, special_tokens=True))
         forced = self._closing if thinks else ()
-        room = sampling.max_tokens - self._most - len(forced)
-        if room < 1:
+        left = sampling.max_tokens - self._most - len(forced)
+        if left < 1:
             return head
         if request.watch is not None and forced and request.watch(forced):
             return _closed(head, forced)
         prompt = (*request.prompt_ids, *head.token_ids, *forced)
         state = request.state and replace(request.state, exact=DialogueState.from_tokens(prompt).exact)
-        tail = await self._engine.generate(
-            replace(request, prompt_ids=prompt, sampling=_rest(sampling, room), state=state, draft=())
-        )
+        seed = None if sampling.seed is None else derive_seed(sampling.seed, 1)
+        rest = replace(sampling, max_tokens=left, seed=seed)
+        tail = await self._engine.generate(replace(request, prompt_ids=prompt, sampling=rest, state=state, draft=()))
         if tail.finish_reason is FinishReason.ABORT:
             return tail
+        # A weight update may come between the pieces; the turn is as old as its oldest tokens.
         oldest = min(head.weights_version, tail.weights_version)
         return replace(join(_closed(head, forced), tail), weights_version=oldest)
 
 
 def within_budget(engine: Engine, renderer: Renderer) -> Engine:
-    """The engine itself, or one whose thoughts end as ``renderer.max_thinking_tokens`` says."""
     return engine if renderer.max_thinking_tokens is None else ThinkingBudget(engine, renderer)
 
 
-def _rest(sampling: Sampling, room: int) -> Sampling:
-    seed = sampling.seed
-    return replace(sampling, max_tokens=room, seed=None if seed is None else derive_seed(seed, 1))
-
-
 def _closed(head: Completion, forced: tuple[int, ...]) -> Completion:
-    """``head`` and the tokens that close its thought, which nobody sampled."""
+    # The closing tokens were not sampled: probability 1, and no top tokens.
     if not forced:
         return head
     count, top = len(forced), head.top

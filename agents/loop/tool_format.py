@@ -1,10 +1,10 @@
-"""How a policy is told about its tools, and how it writes calls of them: the same for rollouts and the gateway.
+"""How a prompt shows tools to a policy, and how the policy writes calls; the same for rollouts and the gateway.
 
-A chat template that renders ``tools`` is given the schemas. For a template that ignores them, the schemas and one
-example call stand as text in the system message. Invariant: the format that the prompt shows is the format that is
-parsed, so a template that would show another one is not given the tools.
+A chat template that renders ``tools`` is given the schemas. For a template that ignores them, schemas and one example
+call are text in the system message. Invariant: the prompt shows the format that is parsed. A template that would show
+another format is not given the tools.
 
-Not here: reading calls (``turntree.envs.parsers``) and running them.
+Not here: parsing calls (``turntree.envs.parsers``) and running them.
 """
 
 from __future__ import annotations
@@ -31,27 +31,25 @@ class ToolFormat:
     """How tools are shown to one model, and how it calls them.
 
     Args:
-        name: A format of ``get_parser``; ``None`` takes the format that the chat template writes.
+        name: A format of ``get_parser``; ``None`` takes the chat template's own format.
     """
 
     def __init__(self, renderer: Renderer, name: str | None = None) -> None:
         template = renderer.template
         self.name = canonical(name or template.tool_format or DEFAULT_FORMAT)
-        self._quoted = template.marks.quoted
+        self._escape = template.marks.escaped
+        #: calls are written with special tokens
         self.special_tokens = bool(getattr(get_parser(self.name), "special_tokens", False))
-        """Whether calls are written with special tokens."""
         agrees = template.tool_format in (None, self.name)
-        self.in_template = template.renders_tools and agrees
-        """Whether the chat template shows the tools."""
+        self.in_template = template.renders_tools and agrees  #: the chat template shows the tools
         if template.renders_tools and not agrees:
-            template.say(
-                f"calls are read as {self.name}, but the model's chat template writes {template.tool_format}: the "
-                f"prompt describes the tools and the format {self.name} as text; leave tool_format out to follow "
-                "the template"
+            template.warn(
+                f"calls are parsed as {self.name}, but the model's chat template writes {template.tool_format}: the "
+                f"prompt describes the tools and the format {self.name} as text; remove tool_format to use the "
+                "template's format"
             )
 
     def parser(self, tools: Sequence[Mapping[str, Any]]) -> ToolParser:
-        """The parser of calls of ``tools``."""
         offered = [OfferedTool.of(tool["function"]) for tool in tools]
         return get_parser(self.name, cast(Sequence[Tool], offered))
 
@@ -63,12 +61,7 @@ class ToolFormat:
         parser: ToolParser | None = None,
         example: ToolCall | None = None,
     ) -> tuple[Dictionaries, Dictionaries]:
-        """The messages and tools that the chat template is given for a dialogue's beginning.
-
-        Args:
-            parser: Writes calls, where ``parser(tools)`` is not the one that reads them.
-            example: The call to show, see ``told_of_tools``.
-        """
+        """Return the messages and tools to pass to the chat template at a dialogue's beginning."""
         given = [dict(message) for message in messages]
         if self.in_template:
             return given, [dict(tool) for tool in tools]
@@ -77,13 +70,12 @@ class ToolFormat:
         return (told_of_tools(written, tools, parser, example) if tools else written), []
 
     def added(self, messages: Dictionaries, tools: Dictionaries) -> Dictionaries:
-        """The messages that the chat template is given after a turn."""
         return messages if self.in_template else [self._as_text(message, self.parser(tools)) for message in messages]
 
     def openings(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Texts with which a call may begin: what follows one is not shown before the turn has ended."""
+        """Return texts with which a call may begin; a stream must hold back what follows them."""
         parser = self.parser(tools)
-        example = {"ARGUMENT": "VALUE"}  # the compact format has calls with one text alone
+        example = {"ARGUMENT": "VALUE"}  # the compact format only has calls with one string argument
         written = (parser.format_call(ToolCall(name=tool["function"]["name"], arguments=example)) for tool in tools)
         texts = (*written, *getattr(parser, "openings", ()))
         begin = re.compile(r"[<\[][|\uff5c]?\w+|\w+|\W")
@@ -92,8 +84,8 @@ class ToolFormat:
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
         if not message.get("tool_calls"):
             return message
-        if self.special_tokens:  # the format's own marks are tokens, and none of those in a client's texts
-            message = self._quoted(message)
+        if self.special_tokens:  # only the format's own marks are tokens, not those in a client's text
+            message = self._escape(message)
         functions = [call["function"] for call in message["tool_calls"]]
         calls = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
         text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, calls)])
@@ -103,11 +95,9 @@ class ToolFormat:
 def opening(
     env: Any, renderer: Renderer, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
 ) -> tuple[int, ...]:
-    """Token ids of the first prompt of an episode, or of what ``compact`` left of one.
+    """Return the token ids of an episode's first prompt, or of the dialogue that ``compact`` left.
 
-    Args:
-        env: The environment; ``follow_template`` came before its ``reset``.
-        tools: OpenAI schemas, as ``info`` has them.
+    Call ``follow_template`` before the environment's ``reset``.
     """
     own = env.unwrapped
     shown = [] if getattr(own, "describes_tools", False) else tools
@@ -117,12 +107,7 @@ def opening(
 
 
 def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what the text of a first prompt does not tell the policy about its tools.
-
-    Args:
-        prompt: The prompt's text, special tokens included.
-        tools: OpenAI schemas, as ``info`` has them.
-    """
+    """Return what the text of a first prompt, special tokens included, does not tell the policy about its tools."""
     own = env.unwrapped
     names = [tool["function"]["name"] for tool in tools]
     found = [f"the prompt does not name the tool {name}" for name in names if name not in prompt]
@@ -137,7 +122,7 @@ def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[st
 
 
 def follow_template(env: Any, renderer: Renderer) -> None:
-    """Let an environment that names no format read calls as the model's chat template writes them."""
+    """Let an environment without a set format read calls as the model's chat template writes them."""
     if prefer := getattr(env.unwrapped, "prefer_format", None):
         prefer(renderer.template.tool_format or DEFAULT_FORMAT)
 
@@ -148,11 +133,7 @@ def told_of_tools(
     parser: ToolParser,
     example: ToolCall | None = None,
 ) -> Dictionaries:
-    """The dialogue with the tools, and how to call them, added to its system message.
-
-    Args:
-        example: The call to show; ``None`` makes one of the first tool that the format can call.
-    """
+    """Return the dialogue with the tools, and an example call, added to its system message."""
     schemas = "\n".join(json.dumps(_schema(tool), ensure_ascii=False) for tool in tools)
     note = f"You can call these tools:\n{schemas}"
     if shown := next(_written_calls(tools, parser, example), None):
@@ -164,21 +145,20 @@ def told_of_tools(
 
 
 def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema without ``return``, which transformers adds and no policy needs."""
+    # transformers adds ``return``, which no policy needs.
     return {key: value for key, value in tool["function"].items() if key != "return"}
 
 
 def _written_calls(
     tools: Sequence[Mapping[str, Any]], parser: ToolParser, example: ToolCall | None
 ) -> Iterator[tuple[ToolCall, str]]:
-    """The example, or a made-up call of each tool, as written; without those that the format cannot write."""
     for call in [example] if example else map(_made_up_call, tools):
-        with suppress(ValueError):  # compact writes calls with one string argument alone
+        with suppress(ValueError):  # the compact format only writes calls with one string argument
             yield call, parser.format_call(call)
 
 
 def _made_up_call(tool: Mapping[str, Any]) -> ToolCall:
-    """A call with the tool's required arguments, or its first one where none is required.
+    """Return a call with the tool's required arguments, or its first argument if none is required.
 
     >>> function = {"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}, "required": ["x"]}}
     >>> _made_up_call({"function": function})

@@ -1,11 +1,11 @@
 """A judge that is a language model: it grades an answer by a rubric, in several votes.
 
-Invariant: a grade is what the judge itself writes on a line that names the key of the grading. The key depends on the
-seed and on all that is judged, so a text cannot foresee its own; special tokens of the judge's template are plain text
-in what is judged. A vote without exactly one such grade does not count, and without a majority of votes that count
-there is no value.
+Invariant: a grade is what the judge itself writes on a line that names the grading's key. The key depends on the seed
+and on the whole graded text, so a text cannot foresee its own key. Special tokens of the judge's template are plain
+text inside the graded text. A vote without exactly one such grade does not count. Without a majority of counting
+votes there is no value.
 
-Not covered: a judge that believes what it reads. Criteria that say what to look for are the only help.
+Not covered: a judge that believes what it reads. Only criteria that say what to look for help.
 """
 
 from __future__ import annotations
@@ -26,46 +26,38 @@ from turntree.rewards import Sample
 
 logger = logging.getLogger(__name__)
 
-MAX_REVERIFIED = 20_000
-"""Characters of an answer, a question or a gold answer that the judge sees; the middle of a longer one is left out."""
+#: characters of an answer, question or gold answer shown to the judge; longer ones lose their middle
+MAX_GRADED = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """What a judge looks for, and how it grades."""
-
-    text: str
-    """What earns which grade."""
-    low: int = 0
-    """The lowest grade, a reward of 0."""
-    high: int = 10
-    """The highest grade, a reward of 1."""
+    text: str  #: which answers earn which grade
+    low: int = 0  #: lowest grade, a reward of 0
+    high: int = 10  #: highest grade, a reward of 1
 
     def __post_init__(self) -> None:
         if not self.text.strip() or self.low >= self.high:
-            raise ValueError(f"criteria need a text and a scale that goes up, got {self.low} to {self.high}")
+            raise ValueError(f"criteria need a text and a rising scale, got {self.low} to {self.high}")
 
 
 class Judgement(NamedTuple):
-    """What the votes came to."""
-
-    value: float | None
-    """The median grade, from 0 to 1; ``None`` where no majority of the votes counts."""
-    grades: tuple[int | None, ...]
-    """Each vote, ``None`` where it does not count."""
+    value: float | None  #: median grade from 0 to 1; ``None`` without a majority of counting votes
+    grades: tuple[int | None, ...]  #: each vote; ``None`` if it does not count
 
 
 class EngineJudge:
-    """A reward function whose values are an engine's grades.
+    """A reward function whose values are a language model's grades.
 
-    ``reward("kind", decides=True)(EngineJudge(...))`` gives it a name. A sample without an answer earns 0 unread.
+    ``reward("kind", decides=True)(EngineJudge(...))`` gives it a name. A sample without an answer earns 0 without a
+    vote.
 
     Args:
-        votes: How many times each answer is graded.
-        sampling: How a vote is sampled; the seed is made for each.
-        seed: Votes, and with an engine that keeps to its seeds the values, depend on it and on the sample alone.
-        seconds: Deadline of a sample; later it is ungraded.
-        thread: Where the participant speaks, closed by the caller; ``None`` makes one.
+        votes: Number of times that each answer is graded.
+        sampling: Sampling parameters of a vote, without its seed.
+        seed: Votes depend only on this seed and the sample. So does the value, if the engine honours seeds.
+        seconds: Time limit of a sample, after which it is ungraded.
+        thread: Thread of the participant, closed by the caller; ``None`` creates one.
     """
 
     def __init__(
@@ -80,28 +72,27 @@ class EngineJudge:
         thread: EventThread | None = None,
     ) -> None:
         if votes < 1 or not seconds > 0:
-            raise ValueError(f"a judge needs at least one vote and some seconds, got {votes} and {seconds}")
+            raise ValueError(f"votes must be at least 1 and seconds above 0, got {votes} and {seconds}")
         self.participant, self.criteria, self.sampling = participant, criteria, sampling
         self.votes, self.seed, self.seconds = votes, seed, seconds
         self._thread, self._owned = thread, thread is None
 
     def __call__(self, sample: Sample) -> float | None:
-        """The value of one sample; blocks. What the engine raises is raised."""
+        """Return the value of one sample; blocks, and raises the engine's errors."""
         if self._thread is None:
             self._thread = EventThread("turntree-judge")
         try:
             return self._thread.call(asyncio.wait_for(self.judge(sample), self.seconds)).value
         except TimeoutError:
-            logger.warning("the judge took longer than %g s over %s", self.seconds, sample.task_id or "a sample")
+            logger.warning("the judge did not grade %s within %g s", sample.task_id or "a sample", self.seconds)
             return None
 
     async def judge(self, sample: Sample) -> Judgement:
-        """Grade one sample; its votes are sampled together."""
         if not sample.answer_text.strip():
             return Judgement(0.0, ())
         key = _digest(self.seed, sample.question, sample.gold, sample.answer_text).hex()[:8]
-        asked = _asked(sample, key, self.criteria)
-        grades = tuple(await asyncio.gather(*(self._vote(asked, key, number) for number in range(self.votes))))
+        prompt = _prompt(sample, key, self.criteria)
+        grades = tuple(await asyncio.gather(*(self._vote(prompt, key, number) for number in range(self.votes))))
         counted = [grade for grade in grades if grade is not None]
         if 2 * len(counted) <= self.votes:
             return Judgement(None, grades)
@@ -109,23 +100,22 @@ class EngineJudge:
         return Judgement((statistics.median(counted) - scale.low) / (scale.high - scale.low), grades)
 
     def close(self) -> None:
-        """End the judge's thread; the participant is the caller's."""
         if self._thread is not None and self._owned:
             self._thread.close()
             self._thread = None
 
-    async def _vote(self, asked: str, key: str, number: int) -> int | None:
+    async def _vote(self, prompt: str, key: str, number: int) -> int | None:
         seed = derive_seed(self.seed, int(key, 16), number)
         try:
-            reply = await self.participant.say([{"role": "user", "content": asked}], replace(self.sampling, seed=seed))
+            reply = await self.participant.say([{"role": "user", "content": prompt}], replace(self.sampling, seed=seed))
         except ParticipantSilent:
             return None
-        if not reply.whole:  # the last number may be half of one
+        if not reply.whole:  # a cut-off grade may lack digits
             return None
         return read_grade(reply.text, key, self.criteria)
 
 
-def _asked(sample: Sample, key: str, scale: Criteria) -> str:
+def _prompt(sample: Sample, key: str, scale: Criteria) -> str:
     fence = f"===== {key} ====="
     gold = f"\n\nThe right answer:\n{_shown(sample.gold)}" if sample.gold else ""
     return (
@@ -140,11 +130,11 @@ def _asked(sample: Sample, key: str, scale: Criteria) -> str:
 
 
 def _shown(text: str) -> str:
-    return cut(text, MAX_REVERIFIED)
+    return cut(text, MAX_GRADED)
 
 
 def read_grade(text: str, key: str, scale: Criteria) -> int | None:
-    """The grade in what a judge wrote; ``None`` where it names none, several, or one beyond the scale.
+    """Return the grade in a judge's text; ``None`` for no grade, several grades, or one off the scale.
 
     >>> read_grade("It says 'Grade: 10'.\\nGrade 7f: 3", "7f", Criteria(text="?"))
     3
@@ -157,6 +147,7 @@ def read_grade(text: str, key: str, scale: Criteria) -> int | None:
 def _digest(seed: int, *texts: str) -> bytes:
     digest = hashlib.blake2b(str(seed).encode(), digest_size=16)
     for text in texts:
+        # With its length, so that no two lists of texts share a digest.
         data = text.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.digest()

@@ -1,4 +1,4 @@
-"""A judge that is a language model, from plain values: the reward ``judge`` of a configuration."""
+"""The reward ``judge`` of a configuration: a language-model judge from plain values."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from turntree.agents.scoring.engine_judge import Criteria, EngineJudge
 from turntree.rewards import Reward, RewardDefinitionError, Sample
 
 JUDGE = "judge"
-"""Name of the reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSettings(ParticipantSettings):
-    """The model that judges, what it looks for and how often it is asked."""
+    """The judge's model, its criteria and its votes."""
 
     criteria: str = ""
-    """What earns which grade."""
+    """Which answers earn which grade."""
     lowest: int = 0
-    """The lowest grade, a reward of 0."""
+    """Lowest grade, a reward of 0."""
     highest: int = 10
-    """The highest grade, a reward of 1."""
+    """Highest grade, a reward of 1."""
     votes: int = 3
-    """How many times each answer is graded."""
+    """Number of times that each answer is graded."""
     max_tokens: int = 512
-    """Most tokens of a vote."""
+    """Token limit of a vote."""
 
     def __post_init__(self) -> None:
         ParticipantSettings.__post_init__(self)
@@ -39,25 +38,21 @@ class JudgeSettings(ParticipantSettings):
 
 
 def judging(values: Mapping[str, Any]) -> Reward:
-    """The reward that ``values``, fields of ``JudgeSettings``, describe; its model is started at the first sample.
-
-    Raises:
-        RewardDefinitionError: If a key is unknown or a value out of range.
-    """
+    """Create the reward from fields of ``JudgeSettings``; its model starts with the first sample."""
     try:
         settings = read_settings(JudgeSettings, values, f"reward {JUDGE!r}")
     except (TypeError, ValueError) as error:
         raise RewardDefinitionError(str(error)) from error
-    return Reward(name=JUDGE, function=functools.partial(_judged, settings), decides=True)
+    return Reward(name=JUDGE, function=functools.partial(_grade, settings), decides=True)
 
 
-def _judged(settings: JudgeSettings, sample: Sample) -> float | None:
+def _grade(settings: JudgeSettings, sample: Sample) -> float | None:
     return opened(settings)(sample)
 
 
+# One judge per process and settings: its model may be an engine in this process.
 @functools.cache
 def opened(settings: JudgeSettings) -> EngineJudge:
-    """The judge, its model started or reached; one for each process and settings."""
     participant, thread = opened_participant(settings)
     return EngineJudge(
         participant,

@@ -1,7 +1,7 @@
-"""Replacement of the environment's rewards in finished episodes by those of a scorer.
+"""Replaces the environment's rewards in finished episodes by a scorer's rewards.
 
-Invariant: an episode that could not be judged, or whose rewards raised, is
-masked; a failure never becomes a reward of 0.
+Invariant: an episode that could not be graded, or whose rewards raised, is masked; a failure never becomes a reward
+of 0.
 """
 
 from __future__ import annotations
@@ -21,41 +21,39 @@ logger = logging.getLogger(__name__)
 async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Episode]:
     """Replace the environment's rewards by those of a scorer.
 
-    Rewards of single turns are kept as far as ``environment`` is among the rewards; all others go to the last turn.
-    The parts, and ``correct`` if ``answer`` is one, are added to ``Episode.rewards``. An episode that could not be
-    judged names the open rewards in ``ungraded``; if a reward function raised twice, all these episodes are failures.
+    If ``environment`` is among the rewards, the rewards of single turns are kept by its weight; all other rewards go to
+    the last turn. The parts, and ``correct`` if ``answer`` is one, are added to ``Episode.rewards``. An episode that
+    could not be graded lists the missing rewards in ``ungraded``. If a reward function raises twice, all these episodes
+    fail.
 
     Args:
-        episodes: Finished episodes, all samples of a task among them. Failures are returned unchanged.
+        episodes: Finished episodes, including all samples of each task. Failures are returned unchanged.
     """
-    places = [place for place, episode in enumerate(episodes) if episode.stop_reason is not StopReason.FAILURE]
-    judged = list(episodes)
-    samples = [policy_sample(episodes[place]) for place in places]
+    finished = [index for index, episode in enumerate(episodes) if episode.stop_reason is not StopReason.FAILURE]
+    graded = list(episodes)
+    samples = [policy_sample(episodes[index]) for index in finished]
     try:
         try:
             scored = await scorer.ascore(samples)
         except Exception:
-            logger.warning("the rewards of %d episodes failed; trying once more", len(places), exc_info=True)
+            logger.warning("the rewards of %d episodes failed; trying once more", len(finished), exc_info=True)
             scored = await scorer.ascore(samples)
     except Exception as error:  # a reward function is part of the infrastructure
-        for place in places:
-            judged[place] = replace(
-                episodes[place],
+        for index in finished:
+            graded[index] = replace(
+                episodes[index],
                 stop_reason=StopReason.FAILURE,
                 failure=f"the rewards {', '.join(scorer.names)} raised {describe(error)}",
                 failure_kind=FailureKind.REWARD,
             )
-        return judged
-    for place, result in zip(places, scored, strict=True):
-        judged[place] = judged_episode(episodes[place], result)
-    return judged
+        return graded
+    for index, result in zip(finished, scored, strict=True):
+        graded[index] = graded_episode(episodes[index], result)
+    return graded
 
 
-def judged_episode(episode: Episode, scored: Scored) -> Episode:
-    """``episode`` with the reward of ``scored``, and 0 where that is ungraded.
-
-    The environment's rewards stay on the turns that earned them, by their weight; all others go to the last turn.
-    """
+def graded_episode(episode: Episode, scored: Scored) -> Episode:
+    """Return ``episode`` with the reward of ``scored``, and 0 if it is ungraded."""
     values = [0.0 if scored.reward is None else scored.environment * turn.reward for turn in episode.turns]
     if values:
         values[-1] += (scored.reward or 0.0) - sum(values)

@@ -1,7 +1,6 @@
-"""Rescoring of a recorded run's episodes by other rewards.
+"""Scores a recorded run's episodes with other rewards.
 
-Invariant: the recorded files are not changed; the new rewards go to a new file,
-which reads like any file of episodes.
+Invariant: the recorded files are unchanged. The new rewards go to a new file of episodes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import EpisodeWriter, Record, episode_files, read_records
 from turntree.agents.errors import RecordError
 from turntree.agents.files import whole_file
-from turntree.agents.scoring.judging import judged_episode
+from turntree.agents.scoring.judging import graded_episode
 from turntree.agents.scoring.policy_sample import policy_sample
 from turntree.agents.scoring.scorer import Scorer
 
@@ -25,25 +24,15 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Old rewards against new ones, over the episodes of one file."""
-
     episodes: int
-    compared: int
-    """Episodes with a reward both then and now."""
-    old: float
-    """Mean recorded reward of the compared ones; NaN without any."""
-    new: float
-    """Mean reward of the compared ones now."""
-    raised: int
-    """Episodes whose reward is higher than before."""
-    lowered: int
-    """Episodes whose reward is lower than before."""
-    newly_scored: int
-    """Episodes that have a reward now and had none: nobody had graded them."""
-    ungraded: int
-    """Episodes that could not be judged now."""
-    failures: int
-    """Episodes that ended in a failure; copied unchanged."""
+    compared: int  #: episodes with a reward both before and now
+    old: float  #: mean recorded reward of the compared episodes; NaN without any
+    new: float  #: mean new reward of the compared episodes
+    raised: int  #: episodes whose reward is higher now
+    lowered: int  #: episodes whose reward is lower now
+    newly_scored: int  #: episodes that were ungraded and have a reward now
+    ungraded: int  #: episodes that could not be graded now
+    failures: int  #: episodes that failed; copied unchanged
 
 
 class _Pair(NamedTuple):
@@ -52,54 +41,50 @@ class _Pair(NamedTuple):
 
 
 def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
-    """Score a run again.
+    """Score a run again; each line of ``out`` is a record with the extra label ``old_reward``.
 
-    Args:
-        run: A run's folder, or one file of episodes.
-        out: The file to write. Each line is a record with the extra label ``old_reward``.
-        scorer: Computes the rewards. The samples of a task are those in the same file.
+    Episodes of a task in the same file are samples of one group.
 
     Returns:
         The changes, by file name without its suffix.
 
     Raises:
         RecordError: If there are no episodes, a line is damaged, or ``out`` exists.
-        UnknownAnswerFormat: If an answer is to be compared and its data set has no rules.
     """
     files = episode_files(run)
     if out.exists():
-        raise RecordError(f"{out} exists and is not overwritten; name another file with --out")
+        raise RecordError(f"{out} already exists; choose another file with --out")
     changes = {}
     with whole_file(out) as partial, EpisodeWriter(partial) as writer:
         for path in files:
             records = list(read_records(path))
-            pairs = list(_judged(records, scorer))
+            pairs = list(_graded(records, scorer))
             for record, pair in zip(records, pairs, strict=True):
                 writer.write(pair.new, **{**record.labels, "old_reward": pair.old.reward})
             changes[path.stem] = _change(pairs)
         if not any(change.episodes for change in changes.values()):
-            raise RecordError(f"{run} is empty: it holds no episode")
+            raise RecordError(f"{run} is empty: it contains no episodes")
     return changes
 
 
-def _judged(records: Sequence[Record], scorer: Scorer) -> Iterator[_Pair]:
+def _graded(records: Sequence[Record], scorer: Scorer) -> Iterator[_Pair]:
     live = [record.episode for record in records if record.episode.stop_reason is not StopReason.FAILURE]
     scored = iter(scorer.score([policy_sample(episode) for episode in live]))
     for record in records:
         failed = record.episode.stop_reason is StopReason.FAILURE
-        yield _Pair(record.episode, record.episode if failed else judged_episode(record.episode, next(scored)))
+        yield _Pair(record.episode, record.episode if failed else graded_episode(record.episode, next(scored)))
 
 
 def _change(pairs: Sequence[_Pair]) -> Change:
     both = [pair for pair in pairs if not pair.old.masked and not pair.new.masked]
-    moved = [new.reward - old.reward for old, new in both if not isclose(old.reward, new.reward, abs_tol=_TOLERANCE)]
+    steps = [new.reward - old.reward for old, new in both if not isclose(old.reward, new.reward, abs_tol=_TOLERANCE)]
     return Change(
         episodes=len(pairs),
         compared=len(both),
         old=sum(pair.old.reward for pair in both) / len(both) if both else nan,
         new=sum(pair.new.reward for pair in both) / len(both) if both else nan,
-        raised=sum(step > 0 for step in moved),
-        lowered=sum(step < 0 for step in moved),
+        raised=sum(step > 0 for step in steps),
+        lowered=sum(step < 0 for step in steps),
         newly_scored=sum(pair.old.masked and not pair.new.masked for pair in pairs),
         ungraded=sum(bool(pair.new.ungraded) for pair in pairs),
         failures=sum(pair.old.stop_reason is StopReason.FAILURE for pair in pairs),

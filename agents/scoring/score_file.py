@@ -1,9 +1,8 @@
-"""Scoring of texts in a JSON Lines file.
+"""Scores texts in a JSON Lines file.
 
-A row holds the policy's text as ``prediction`` (one text), ``turns`` (texts,
-the last one answers) or ``messages`` (OpenAI's form, of which only the
-assistant's text counts), the right answer as ``gold``, and optionally
-``question``, ``data_source``, ``task_id`` and ``metadata``. Other fields are passed on.
+A row has the policy's text as ``prediction`` (one text), ``turns`` (texts, of which the last one answers) or
+``messages`` (OpenAI's form, of which only the assistant's text counts), the right answer as ``gold``, and optionally
+``question``, ``data_source``, ``task_id`` and ``metadata``. Other fields are copied.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
 from turntree.envs.data.json_files import json_lines
 from turntree.rewards import Sample, UnknownAnswerFormat
 
-SCORED = "scored"
-"""Field that is added to a row."""
+SCORED = "scored"  #: field that is added to a row
 _TEXTS = ("prediction", "turns", "messages")
 
 
@@ -33,37 +31,24 @@ class RowError(AgentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Names of a row's fields."""
-
-    prediction: str = "prediction"
-    """Field of the policy's text."""
-    gold: str = "gold"
-    """Field of the right answer, text or a number."""
+    prediction: str = "prediction"  #: the policy's text
+    gold: str = "gold"  #: the right answer, text or a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Sums over samples that were scored."""
-
     samples: int
-    reward: float
-    """Mean reward of the samples that have one; NaN without any."""
-    right: int
-    """Answers that are right."""
-    wrong: int
-    """Answers that are wrong, missing ones among them."""
-    ungraded: int
-    """Samples without a reward."""
-    suspects: int
-    """Samples that are suspected of hacking."""
-    without_question: int
-    """Samples whose answer format needs the question, and that have none: copies of it are right."""
+    reward: float  #: mean reward of the samples that have one; NaN without any
+    right: int  #: right answers
+    wrong: int  #: wrong answers, including missing ones
+    ungraded: int  #: samples without a reward
+    suspects: int  #: samples suspected of reward hacking
+    without_question: int  #: samples without the question that their format needs: a copied question counts as right
 
     @classmethod
     def of(cls, scored: Sequence[Scored], without_question: int) -> Self:
-        """Compute the sums."""
-        rewards = [one.reward for one in scored if one.reward is not None]
-        answers = [one.answer for one in scored if one.answer is not None]
+        rewards = [result.reward for result in scored if result.reward is not None]
+        answers = [result.answer for result in scored if result.answer is not None]
         return cls(
             samples=len(scored),
             reward=sum(rewards) / len(rewards) if rewards else nan,
@@ -76,12 +61,9 @@ class Tally:
 
 
 def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = None) -> dict[str, Tally]:
-    """Score every row of a file.
+    """Score every row of a file; ``out`` gets the rows with the additional field ``scored``.
 
-    Args:
-        out: File for the rows, each with the additional field ``scored``; an existing file is replaced.
-        scorer: Computes the rewards; rows with the same ``task_id`` are samples of one task.
-        fields: Names of the fields, if they are not the usual ones.
+    Rows with the same ``task_id`` are samples of one task.
 
     Returns:
         Sums by data set, in order of first appearance.
@@ -92,9 +74,9 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
     """
     keep_apart(out, [path])
     fields = fields or Fields()
-    rows = list(_rows(path))
+    rows = list(json_lines(path, lambda number, problem: RowError(f"{path}, line {number}: {problem}")))
     if not rows:
-        raise RowError(f"{path} has no rows: expected JSON lines, one object a line")
+        raise RowError(f"{path} has no rows; expected JSON Lines, one object per line")
     samples = [_sample(row, f"{path}, line {number}", fields) for number, row in rows]
     if ANSWER in scorer.names:
         for (number, _), sample in zip(rows, samples, strict=True):
@@ -104,27 +86,21 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
                 raise RowError(f"{path}, line {number}: field 'data_source': {error}") from error
     scored = scorer.score(samples)
     with whole_file(out) as partial, partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
-        for (_, row), one in zip(rows, scored, strict=True):
-            file.write(json.dumps({**row, SCORED: scored_to_dict(one)}, ensure_ascii=False) + "\n")
+        for (_, row), result in zip(rows, scored, strict=True):
+            file.write(json.dumps({**row, SCORED: scored_to_dict(result)}, ensure_ascii=False) + "\n")
     return tallies((sample.data_source for sample in samples), scored, map(scorer.unasked, samples))
 
 
 def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[bool]) -> dict[str, Tally]:
-    """Sums by key, in order of first appearance.
-
-    Args:
-        keys: One for each of ``scored``.
-    """
     groups: dict[str, list[Scored]] = {}
     missing: Counter[str] = Counter()
-    for key, one, without in zip(keys, scored, unasked, strict=True):
-        groups.setdefault(key, []).append(one)
-        missing[key] += without
+    for key, result, lacks_question in zip(keys, scored, unasked, strict=True):
+        groups.setdefault(key, []).append(result)
+        missing[key] += lacks_question
     return {key: Tally.of(group, missing[key]) for key, group in groups.items()}
 
 
 def scored_to_dict(scored: Scored) -> dict[str, Any]:
-    """``scored`` as JSON values."""
     values: dict[str, Any] = {"reward": scored.reward, "parts": dict(scored.parts), "ungraded": list(scored.ungraded)}
     if (answer := scored.answer) is not None:
         values |= {
@@ -135,10 +111,6 @@ def scored_to_dict(scored: Scored) -> dict[str, Any]:
             "flags": list(answer.flags),
         }
     return values
-
-
-def _rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    return json_lines(path, lambda number, problem: RowError(f"{path}, line {number}: {problem}"))
 
 
 def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
@@ -163,9 +135,8 @@ def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
 
 
 def _first_question(messages: Any) -> str:
-    """The user's first message, if it is plain text."""
-    problem = [message.get("content") for message in messages or () if message.get("role") == "user"]
-    return problem[0] if problem and isinstance(problem[0], str) else ""
+    texts = [message.get("content") for message in messages or () if message.get("role") == "user"]
+    return texts[0] if texts and isinstance(texts[0], str) else ""
 
 
 def _turns(row: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, ...]:
@@ -194,16 +165,16 @@ def _turns(row: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, ...
 
 
 def _ends_with_a_call(messages: Any) -> bool:
-    """Whether the policy was cut off between a tool call and an answer."""
     if not messages:
         return False
-    problem = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
-    if not problem:
+    turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    if not turns:
         return False
-    after = messages[problem[-1] + 1 :]
-    return bool(messages[problem[-1]].get("tool_calls")) or any(message.get("role") == "tool" for message in after)
+    # The policy was cut off between a tool call and an answer.
+    after = messages[turns[-1] + 1 :]
+    return bool(messages[turns[-1]].get("tool_calls")) or any(message.get("role") == "tool" for message in after)
 
 
 def _wrong(where: str, name: str, expected: str, row: Mapping[str, Any]) -> RowError:
-    came = f"{row[name]!r:.60}" if name in row else "no such field"
-    return RowError(f"{where}: field {name!r}: expected {expected}, got {came}")
+    actual = f"{row[name]!r:.60}" if name in row else "no such field"
+    return RowError(f"{where}: field {name!r}: expected {expected}, got {actual}")

@@ -1,7 +1,6 @@
-"""Rewards by name with weights, as configurations and commands give them.
+"""Weighted rewards by name, as configurations and commands name them.
 
-Invariant: a sample whose answer could not be judged has no reward; it never
-becomes 0.
+Invariant: a sample whose answer could not be graded has no reward; it never becomes 0.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ from turntree.rewards import (
 )
 from turntree.rewards.score import say_missing_question
 
-ANSWER = "answer"
-"""The reward that compares the last turn's answer with the gold answer."""
-ENVIRONMENT = "environment"
-"""The reward that is the environment's own."""
+ANSWER = "answer"  #: compares the last turn's answer with the gold answer
+ENVIRONMENT = "environment"  #: the environment's own reward
 _THREADS = 8
 
 
@@ -47,34 +44,27 @@ _THREADS = 8
 class Scored:
     """A scorer's result for one sample."""
 
-    reward: float | None
-    """Weighted sum; ``None`` if a reward that judges the answer could not decide."""
-    parts: Mapping[str, float]
-    """Value of every reward that was decided, by name, before its weight."""
-    ungraded: tuple[str, ...] = ()
-    """Rewards without a value."""
-    answer: Score | None = None
-    """Judgement of the answer; ``None`` if ``answer`` is not among the rewards."""
-    environment: float = 0.0
-    """Weight in ``reward`` of the environment's own reward; 0 if it is not among the rewards."""
+    reward: float | None  #: weighted sum; ``None`` if a reward that decides about the answer has no value
+    parts: Mapping[str, float]  #: value of every reward that has one, by name, before weighting
+    ungraded: tuple[str, ...] = ()  #: rewards without a value
+    answer: Score | None = None  #: the comparison of the answer; ``None`` if ``answer`` is not among the rewards
+    environment: float = 0.0  #: weight of the environment's own reward in ``reward``; 0 if it is not among the rewards
 
 
 class Scorer:
-    """A rubric, and the rules by which answers are compared.
+    """A rubric, and the answer formats by which answers are compared.
 
     Args:
         rewards: A weight by name, or a mapping of the fields of ``Part``: ``{"answer": 1, "few_turns":
-            {"weight": 0.1, "high": 0.5}}``. Weight 0 is a metric only. ``module:name`` imports the module
-            first, which registers the reward. ``judge`` with ``criteria`` is a model: ``JudgeSettings``.
-        answer_format: Data set whose rules compare answers if a sample's own has none; ``None``
-            refuses such samples.
-        imports: Whether names may import what they belong to. Names that a request brings may not: they are those of
-            rewards that are registered already.
+            {"weight": 0.1, "high": 0.5}}``. Weight 0 makes a reward a metric only. ``module:name`` first imports the
+            module, which registers the reward. ``judge`` with ``criteria`` is a language model: ``JudgeSettings``.
+        answer_format: Answer format for samples whose data set has none; ``None`` refuses such samples.
+        imports: Whether names may import modules. Names from a request may not: they must be registered already.
 
     Raises:
-        UnknownReward: A name is not registered, or its module cannot be imported, or may not be.
-        UnknownAnswerFormat: ``answer_format`` names no data set.
-        RewardDefinitionError: The rewards cannot be combined.
+        UnknownReward: If a name is not registered, or its module cannot or may not be imported.
+        UnknownAnswerFormat: If ``answer_format`` is unknown.
+        RewardDefinitionError: If the rewards cannot be combined.
     """
 
     def __init__(self, rewards: Mapping[str, Any], *, answer_format: str | None = None, imports: bool = True) -> None:
@@ -89,15 +79,15 @@ class Scorer:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """Rewards that need all samples of a task at once."""
+        """Names of rewards that need all samples of a task at once."""
         rewards = (part.reward for part in self._parts)
         return tuple(r.name for r in rewards if isinstance(r, Reward) and r.group and r.name != ANSWER)
 
     def answer_format_of(self, data_source: str) -> AnswerFormat:
-        """Rules of a data set.
+        """Return the answer format of a data set.
 
         Raises:
-            UnknownAnswerFormat: The data set has none, and no other was named.
+            UnknownAnswerFormat: If the data set has none and the scorer has no default.
         """
         try:
             return answer_format_for(data_source)
@@ -105,23 +95,22 @@ class Scorer:
             if self._default is not None:
                 return self._default
             raise UnknownAnswerFormat(
-                f"the data set {data_source!r} has no rules of comparison; name those of another one, by --answer-format or "
-                "`answer_format`: "
+                f"the data set {data_source!r} has no answer format; set --answer-format or `answer_format` to one of "
                 f"{', '.join(answer_format.name for answer_format in answer_formats())}"
             ) from error
 
     def score(self, samples: Sequence[Sample]) -> list[Scored]:
-        """Score samples, all samples of a task in one call; one result each, in order.
+        """Score samples, with all samples of a task in one call; return one result per sample, in order.
 
         Raises:
-            UnknownAnswerFormat: See ``answer_format_of``; only where ``answer`` is among the rewards.
+            UnknownAnswerFormat: See ``answer_format_of``; only if ``answer`` is among the rewards.
         """
         if ANSWER not in self.names:
             return self._put_together(samples, [None] * len(samples))
         return self._put_together(samples, score_batch(**self._compared(samples)))
 
     async def ascore(self, samples: Sequence[Sample]) -> list[Scored]:
-        """``score`` without blocking the event loop; reward functions run in threads."""
+        """Run ``score`` without blocking the event loop; reward functions run in threads."""
         answers: Sequence[Score | None] = [None] * len(samples)
         if ANSWER in self.names:
             answers = await ascore_batch(**self._compared(samples))
@@ -134,7 +123,7 @@ class Scorer:
         return ThreadPoolExecutor(_THREADS, thread_name_prefix="turntree-rewards")
 
     def unasked(self, sample: Sample) -> bool:
-        """Whether a sample's answer is compared without the question that its answer format needs."""
+        """Return whether a sample lacks the question that its answer format needs."""
         return ANSWER in self.names and not sample.question and self.answer_format_of(sample.data_source).needs_question
 
     def _compared(self, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -148,13 +137,14 @@ class Scorer:
         }
 
     def _put_together(self, samples: Sequence[Sample], answers: Sequence[Score | None]) -> list[Scored]:
+        # By identity: equal samples are separate members of a group.
         known = {id(sample): score for sample, score in zip(samples, answers, strict=True)}
 
         def answer(sample: Sample) -> float | None:
             score = known[id(sample)]
             return None if score is None or score.correct is None else score.score
 
-        # The answers of the whole batch are compared already, so this part only looks them up.
+        # The answers of the whole batch have been compared, so this part only looks them up.
         looked_up = Reward(name=ANSWER, function=answer, decides=True)
         parts = [replace(part, reward=looked_up) if _name(part) == ANSWER else part for part in self._parts]
         results = Rubric(parts).score(samples)
@@ -174,7 +164,7 @@ class Scorer:
 
 @reward(ENVIRONMENT, decides=True)
 def environment(sample: Sample) -> float | None:
-    """The environment's own reward; ``None`` for text without an environment."""
+    """Return the environment's own reward; ``None`` for text without an environment."""
     value = sample.metadata.get(ENVIRONMENT_REWARD)
     return None if value is None else float(value)
 
@@ -190,16 +180,16 @@ def _part(name: str, value: Any, *, imports: bool) -> Part:
         value = {"weight": value}
     known = [field.name for field in fields(Part) if field.name != "reward"]
     if own == JUDGE and "criteria" in value:
-        found = judging({key: setting for key, setting in value.items() if key not in known})
+        chosen = judging({key: setting for key, setting in value.items() if key not in known})
         value = {key: number for key, number in value.items() if key in known}
     else:
-        found = get_reward(own, load=imports)
+        chosen = get_reward(own, load=imports)
     for key, number in value.items():
         if key not in known:
-            raise RewardDefinitionError(f"reward {own!r} takes {', '.join(known)}, got {key!r}")
+            raise RewardDefinitionError(f"reward {own!r}: unknown key {key!r}; expected one of {', '.join(known)}")
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise RewardDefinitionError(f"reward {own!r}: {key} must be a number, got {number!r}")
-    return Part(reward=found, **value)
+    return Part(reward=chosen, **value)
 
 
 def _reward(part: Part) -> Reward:

@@ -1,8 +1,8 @@
-"""Demonstrations to train on: solutions of an environment, recorded episodes, or dialogues in a JSONL file.
+"""Demonstrations to train on: an environment's solutions, recorded episodes, or dialogues in a JSONL file.
 
-Solutions are played through the same ``rollout()`` as the policy's own turns, so their prompts are token for token
-those of rollouts. Recorded episodes keep the tokens that were sampled. Only demonstrations whose reward is above a
-bound are used; ``Demonstrations.dropped`` counts the others by their reason.
+Solutions are played through the same ``rollout()`` as the policy's turns, so their prompts equal those of rollouts
+token for token. Recorded episodes keep the sampled tokens. Only demonstrations with a reward above a threshold are
+used; ``Demonstrations.dropped`` counts the rest by reason.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ from turntree.agents.loop.rollout import PlaysItself, rollout
 from turntree.agents.loop.tool_format import follow_template
 from turntree.agents.sft.dialogues import closing_of, dialogue_views, dialogues_in
 from turntree.envs import Env
-from turntree.envs.checking.answer_forms import paid_forms
-from turntree.envs.checking.attempts import Form
+from turntree.envs.checking.attempts import Form, paid_forms
 
-TASKS = 100
-"""Tasks whose solutions are played, unless a number is given."""
-_PROBED = 8
-"""Tasks in which the form of a right answer is looked for."""
+TASKS = 100  #: default number of tasks whose solutions are played
+_PROBED = 8  #: tasks with which the form of a right answer is determined
 
 
 class NoDemonstration(AgentError):
@@ -40,34 +37,28 @@ class NoDemonstration(AgentError):
 
 @dataclass(slots=True, kw_only=True)
 class Demonstrations:
-    """Dialogues to train on, and what was left out."""
+    """Dialogues to train on, and counts of dialogues that were dropped."""
 
-    views: list[TokenView] = field(default_factory=list)
-    """Their tokens; an episode whose dialogue was shortened has several."""
-    used: int = 0
-    """Dialogues in ``views``."""
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Number of the dialogues left out, by reason."""
-    example: str = ""
-    """The first dialogue left out, with its outcome; empty if none was."""
+    views: list[TokenView] = field(default_factory=list)  #: tokens; a shortened dialogue has several views
+    used: int = 0  #: dialogues in ``views``
+    dropped: dict[str, int] = field(default_factory=dict)  #: by reason
+    example: str = ""  #: the first dropped dialogue with its outcome; empty if none was dropped
 
     @property
     def seen(self) -> int:
-        """All dialogues."""
         return self.used + sum(self.dropped.values())
 
     @property
     def tokens(self) -> int:
-        """Tokens of the policy: what is learnt."""
+        """Number of the policy's tokens, on which the loss is computed."""
         return sum(sum(view.mask) for view in self.views)
 
     def drop(self, reason: str, example: str) -> None:
-        """Leave a dialogue out."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         self.example = self.example or example
 
     def add(self, views: Sequence[TokenView], positions: int | None, name: str) -> None:
-        """Use a dialogue, unless it is too long for a model with ``positions`` positions."""
+        """Add a dialogue, unless it is too long for a model with ``positions`` positions."""
         longest = max((len(view.prompt_ids) + len(view.response_ids) for view in views), default=0)
         if positions is not None and longest > positions:
             self.drop(f"longer than the model's {positions} positions", f"{name}: {longest} tokens")
@@ -78,17 +69,12 @@ class Demonstrations:
             self.views += views
 
     def summary(self) -> str:
-        """Return the numbers in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
         why = f", {sum(self.dropped.values())} dropped: {reasons} (first: {self.example})" if reasons else ""
         return f"{self.used} of {self.seen} demonstrations used{why}"
 
     def needed(self, advice: str) -> Demonstrations:
-        """Return these demonstrations.
-
-        Raises:
-            NoDemonstration: If none is left.
-        """
+        """Return these demonstrations; raise ``NoDemonstration`` if none is left."""
         if self.used:
             return self
         raise NoDemonstration(f"nothing to train on: {self.summary()}; {advice}")
@@ -96,26 +82,18 @@ class Demonstrations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What every kind of demonstration is read or played with."""
+    """Reads or plays demonstrations."""
 
     make_env: Callable[[], Any]
-    """Makes the environment."""
-    renderer: Renderer
-    """On the tokenizer of the model that is trained."""
-    positions: int | None
-    """Positions of the model; ``None`` if it does not state them."""
-    above: float = 0.0
-    """Only episodes with a reward above this bound are used."""
+    renderer: Renderer  #: on the tokenizer of the trained model
+    positions: int | None  #: of the model; ``None`` if unknown
+    above: float = 0.0  #: episodes need a reward above this threshold
 
     def solutions(self, count: int | None = None, *, on_episode: Callable[[int], None] | None = None) -> Demonstrations:
-        """Play the environment's own solutions of its first ``count`` tasks (``None``: ``TASKS``, or all if fewer).
-
-        Args:
-            on_episode: Called with the number of episodes played so far.
+        """Play the environment's solutions of its first ``count`` tasks (``None``: at most ``TASKS``).
 
         Raises:
-            NoDemonstration: If the environment has no solution, or none is paid above the bound.
-            UsageError: If there are fewer tasks.
+            NoDemonstration: If the environment has no solution, or no solution earns a reward above the threshold.
         """
         env = self.make_env()
         try:
@@ -126,31 +104,32 @@ class Source:
     async def _played(self, env: Any, count: int, on_episode: Callable[[int], None] | None) -> Demonstrations:
         own, name = env.unwrapped, env_id_of(env)
         if isinstance(own, PlaysItself) or not isinstance(own, Env):
-            raise NoDemonstration(f"{name} has no solution() to play; record episodes, and name them with --from RUN")
+            raise NoDemonstration(f"{name} has no solution() to play; record episodes and pass them with --from RUN")
         follow_template(own, self.renderer)
-        form, found = self._form(own), Demonstrations()
+        form, demonstrations = self._form(own), Demonstrations()
         own.reset(seed=0, options={"index": 0})
         if not self._turns(own, form):
             raise NoDemonstration(
-                f"{name} has no solution() for task {own.current_task.id!r}: let it return the turns that earn the "
-                "full reward of self.current_task (docs/howto/sft.md), or give demonstrations with --from RUN or "
-                "--data FILE"
+                f"{name} has no solution() for task {own.current_task.id!r}: return the turns that earn the full "
+                "reward of self.current_task (docs/howto/sft.md), or pass demonstrations with --from RUN or --data FILE"
             )
 
-        def turns() -> Iterator[str]:  # asks for the solution once the episode has begun
+        def turns() -> Iterator[str]:  # lazy: the solution depends on the task, which ``reset`` sets
             yield from self._turns(own, form)
 
         for index in range(count):
             engine = ScriptedEngine(turns(), self.renderer.tokenizer)
             sampling = Sampling(max_tokens=self.positions or 1 << 20)
             episode = await rollout(env, engine, self.renderer, index=index, seed=0, sampling=sampling)
-            self._take(episode, found, [episode])
+            self._take(episode, demonstrations, [episode])
             if on_episode is not None:
                 on_episode(index + 1)
-        return found.needed("`turntree attack` shows which solutions are not paid; --above lowers the bound")
+        return demonstrations.needed(
+            "`turntree attack` shows which solutions earn no reward; --above lowers the threshold"
+        )
 
     def _form(self, env: Env) -> Form | None:
-        """Return the form in which an environment without tools pays ``Task.answer``; with tools calls are missing."""
+        # With tools, the answer alone lacks the calls that lead to it.
         if env.offered_tools:
             return None
         count = _PROBED if env.num_tasks is None else min(_PROBED, env.num_tasks)
@@ -166,34 +145,23 @@ class Source:
         """Read the episodes of a training, an evaluation or a served run: rejection sampling.
 
         Episodes of another tokenizer, or of a chat server, which have no tokens, are rendered from their messages.
-
-        Raises:
-            NoDemonstration: If no episode of this environment has a reward above the bound.
-            RecordError: If an episode cannot be read.
-            FileNotFoundError: If there is nothing at ``run``.
         """
-        env, found = self.make_env(), Demonstrations()
+        env, demonstrations = self.make_env(), Demonstrations()
         follow_template(env, self.renderer)
         try:
             name, (_, info) = env_id_of(env), env.reset(seed=0)
-            for record in (one for file in episode_files(run) for one in read_records(file)):
-                episode = record.episode
+            for episode in (record.episode for file in episode_files(run) for record in read_records(file)):
                 if episode.env_id != name:
-                    found.drop(f"not of {name}", f"of {episode.env_id}")
+                    demonstrations.drop(f"not of {name}", f"of {episode.env_id}")
                     continue
-                self._take(episode, found, [episode, *episode.others], info["tools"], env)
+                self._take(episode, demonstrations, [episode, *episode.extra_dialogues], info["tools"], env)
         finally:
             env.close()
-        return found.needed(f"--above {self.above:g} is the bound of the reward; lower it, or name another run")
+        return demonstrations.needed(f"lower the reward's threshold (--above {self.above:g}), or pass another run")
 
     def messages(self, file: Path) -> Demonstrations:
-        """Read a JSONL file of dialogues, ``{"messages": [...], "tools": [...]}``; tools default to the environment's.
-
-        Raises:
-            UsageError: If a row is none.
-            NoDemonstration: If there is none, or all are too long.
-        """
-        env, found = self.make_env(), Demonstrations()
+        """Read a JSONL file of ``{"messages": [...], "tools": [...]}``; tools default to the environment's."""
+        env, demonstrations = self.make_env(), Demonstrations()
         follow_template(env, self.renderer)
         try:
             _, info = env.reset(seed=0)
@@ -204,32 +172,34 @@ class Source:
                     views = dialogue_views(dialogue["messages"], self.renderer, env, tools)
                 except AgentError as error:
                     raise UsageError(f"{name}: {error}") from error
-                found.add(views, self.positions, name)
+                demonstrations.add(views, self.positions, name)
         finally:
             env.close()
-        return found.needed("give a longer model, or shorter dialogues" if found.seen else f"{file} has no row")
+        too_long = "use a model with more positions, or shorter dialogues"
+        return demonstrations.needed(too_long if demonstrations.seen else f"{file} has no row")
 
     def _take(
         self,
         episode: Episode,
-        found: Demonstrations,
+        demonstrations: Demonstrations,
         dialogues: Sequence[Episode],
         tools: Sequence[Mapping[str, Any]] = (),
         env: Any = None,
     ) -> None:
         task = episode.task.id if episode.task is not None else "?"
         if episode.masked:
-            found.drop("failed", f"task {task}: {episode.failure or 'not graded'}")
+            demonstrations.drop("failed", f"task {task}: {episode.failure or 'not graded'}")
         elif not episode.reward > self.above:
             ended = f"task {task}: reward {episode.reward:g}, ended by {episode.stop_reason}"
-            found.drop(f"with a reward of {self.above:g} or less", ended)
+            demonstrations.drop(f"with a reward of {self.above:g} or less", ended)
         else:
-            for one in dialogues:
-                views = TokenView.of_each(one) if self._is_ours(one) else self._rendered(one, tools, env)
-                found.add(views, self.positions, f"task {task}")
+            for dialogue in dialogues:
+                own = self._has_own_tokens(dialogue)
+                views = TokenView.of_each(dialogue) if own else self._rendered(dialogue, tools, env)
+                demonstrations.add(views, self.positions, f"task {task}")
 
-    def _is_ours(self, episode: Episode) -> bool:
-        """Whether an episode's tokens are of this tokenizer: they decode to the recorded text."""
+    def _has_own_tokens(self, episode: Episode) -> bool:
+        # Tokens of this tokenizer decode to the recorded text.
         size = len(self.renderer.tokenizer)  # type: ignore[arg-type]
         for turn in episode.turns:
             ids = turn.completion.token_ids
@@ -241,13 +211,14 @@ class Source:
 
     def _rendered(self, episode: Episode, tools: Sequence[Mapping[str, Any]], env: Any) -> tuple[TokenView, ...]:
         if any(turn.shortened for turn in episode.turns):
-            return ()  # what the policy saw is not recorded as messages
-        messages = [replace(message, tool_calls=()).to_openai() for message in episode.messages]  # calls are text there
+            return ()  # the shortened prompts are not recorded as messages
+        # The recorded text still contains the calls.
+        messages = [replace(message, tool_calls=()).to_openai() for message in episode.messages]
         return dialogue_views(messages, self.renderer, env, tools)
 
 
 def _tasks(env: Any, count: int | None) -> int:
-    there: int | None = env.unwrapped.num_tasks
-    if count is not None and there is not None and count > there:
-        raise UsageError(f"--tasks {count}: {env_id_of(env)} has {there} tasks; ask for as many at most")
-    return count or (TASKS if there is None else min(TASKS, there))
+    available: int | None = env.unwrapped.num_tasks
+    if count is not None and available is not None and count > available:
+        raise UsageError(f"--tasks {count}: {env_id_of(env)} has only {available} tasks")
+    return count or (TASKS if available is None else min(TASKS, available))

@@ -1,6 +1,6 @@
-"""Dialogues of OpenAI messages as training rows, rendered like rollouts.
+"""Turns dialogues of OpenAI messages into training rows, rendered like rollouts.
 
-The first prompt is made by ``tool_format.opening``, further ones by ``Renderer.extend``, as in ``rollout()``. Tool
+As in ``rollout()``, ``tool_format.opening`` renders the first prompt and ``Renderer.extend`` all later ones. Tool
 calls become text in the environment's format. Not covered: images and other non-text content.
 """
 
@@ -27,30 +27,24 @@ from turntree.envs.message import Role, ToolCall
 
 _ROW = (
     'a row is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}], '
-    '"tools": [...]}, tools may be left out'
+    '"tools": [...]}; tools are optional'
 )
 
 
 def dialogues_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a JSONL file with their line numbers.
-
-    Raises:
-        UsageError: If a row has no messages, or no turn of the assistant; the message shows what a row looks like.
-        OSError: If the file cannot be read.
-    """
+    """Yield the rows of a JSONL file with their line numbers; raise ``UsageError`` if one is malformed."""
 
     def refuse(number: int, problem: str) -> UsageError:
         return UsageError(f"{path}, line {number}: {problem}; {_ROW}")
 
     for number, row in json_lines(path, refuse, halves=False):
         if problem := _misfit(row):
-            hint = "; tasks of the environment go into --env-arg data=FILE" if "messages" not in row else ""
+            hint = "; pass tasks of the environment with --env-arg data=FILE" if "messages" not in row else ""
             raise refuse(number, problem + hint)
         yield number, row
 
 
 def _misfit(row: Mapping[str, Any]) -> str:
-    """Return what is wrong with a row; empty if nothing is."""
     messages, tools = row.get("messages"), row.get("tools", [])
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         return f'"messages" must be a list of OpenAI messages, got {messages!r:.60}'
@@ -63,13 +57,13 @@ def _misfit(row: Mapping[str, Any]) -> str:
         if not isinstance(message.get("content") or "", str):
             return f"{where} must have text as its content, got {message['content']!r:.60}"
         if role == Role.ASSISTANT and not message.get("content") and not message.get("tool_calls"):
-            return f"{where} is the assistant's and has neither content nor tool_calls"
+            return f"{where} is an assistant message with neither content nor tool_calls"
         if problem := _bad_call(message):
             return f"{where}: {problem}"
     roles = [message["role"] for message in messages]
     if Role.ASSISTANT not in roles[1:] or roles[0] == Role.ASSISTANT:
         return f"the assistant must answer a message, got the roles {', '.join(roles) or 'of no message'}"
-    if any(one == two == Role.ASSISTANT for one, two in itertools.pairwise(roles)):
+    if any(left == right == Role.ASSISTANT for left, right in itertools.pairwise(roles)):
         return "two assistant messages follow each other; join them"
     return ""
 
@@ -80,55 +74,48 @@ def _bad_call(message: Mapping[str, Any]) -> str:
             _call(call)
         except (TypeError, KeyError, ValueError, AttributeError):
             form = '{"type": "function", "function": {"name": "...", "arguments": "{...}"}}'
-            return f"a tool call looks like {form}, got {call!r:.80}"
+            return f"expected a tool call such as {form}, got {call!r:.80}"
     return ""
 
 
 def _call(entry: Mapping[str, Any]) -> ToolCall:
-    """Return a call whose arguments are JSON text, as OpenAI writes them, or a mapping."""
+    # OpenAI writes arguments as JSON text; many data sets have a mapping.
     given = entry["function"].get("arguments") or {}
     arguments = json.loads(given) if isinstance(given, str) else given
     if not isinstance(arguments, dict):
-        raise TypeError("arguments are no object")
+        raise TypeError("arguments must be an object")
     return ToolCall(name=str(entry["function"]["name"]), arguments=arguments, id=str(entry.get("id", "")))
 
 
 def closing_of(template: ChatTemplate) -> str:
-    """Return what ends the thought that the generation prompt opens; empty if it opens none."""
+    """Return the text that closes the thought opened by the generation prompt; empty if it opens none."""
     return template.thought.closing if template.thought and template.opens == "thought" else ""
 
 
 def dialogue_views(
     messages: Sequence[Mapping[str, Any]], renderer: Renderer, env: Any, tools: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[TokenView, ...]:
-    """Return a dialogue's tokens, those of the assistant's messages being the policy's; empty if it has none.
+    """Return a dialogue's tokens, with the assistant's messages as the policy's turns; empty without any.
 
-    Messages behind the last of the assistant's are left out. A message with ``"weight": 0`` is not learnt.
-
-    Args:
-        env: Says how calls are written, and whether its messages describe the tools (``loop.tool_format``).
-        tools: OpenAI schemas.
-
-    Raises:
-        RenderError: If the chat template refuses the messages.
+    Messages after the last assistant message are dropped. A message with ``"weight": 0`` is not learnt.
     """
     turns: list[Turn] = []
-    heard: list[Mapping[str, Any]] = []
+    observation: list[Mapping[str, Any]] = []
     closing = closing_of(renderer.template)
     for message in messages:
         if message["role"] != Role.ASSISTANT:
-            heard.append({name: value for name, value in message.items() if name != "weight"})
+            observation.append({name: value for name, value in message.items() if name != "weight"})
             continue
         calls = tuple(map(_call, message.get("tool_calls") or ()))
-        said = ChatTurn(content=message.get("content") or "", calls=calls, finish_reason=FinishReason.STOP)
-        text = written(said, env.unwrapped.parser) if calls else said.content
-        opened = renderer.template.opened  # the text may repeat what the prompt opens of a thought
+        chat_turn = ChatTurn(content=message.get("content") or "", calls=calls, finish_reason=FinishReason.STOP)
+        text = written(chat_turn, env.unwrapped.parser) if calls else chat_turn.content
+        opened = renderer.template.opened  # the text may repeat the thought's opening, which the prompt has too
         text = text.removeprefix(opened) if opened and text.startswith(opened) else closing + text
         if turns:
             last = turns[-1]
-            prompt = renderer.extend(last.prompt_ids, last.completion.token_ids, heard)
+            prompt = renderer.extend(last.prompt_ids, last.completion.token_ids, observation)
         else:
-            prompt = opening(env, renderer, heard, tools)
+            prompt = opening(env, renderer, observation, tools)
         tokens = turn_tokens(text, renderer.tokenizer, renderer.stop_token_ids)
         completion = Completion(
             token_ids=tuple(tokens),
@@ -137,6 +124,6 @@ def dialogue_views(
             forced=(message.get("weight", 1) == 0,) * len(tokens),
         )
         turns.append(Turn(prompt_ids=prompt, completion=completion, text=text))
-        heard = []
+        observation = []
     episode = Episode(env_id="", task=None, seed=None, messages=(), turns=tuple(turns), stop_reason=StopReason.DONE)
     return TokenView.of_each(episode)

@@ -1,8 +1,8 @@
 """The supervised training loop: cross-entropy on the policy's tokens of recorded dialogues.
 
-Prompts, observations and the tokens of a chat template add nothing to the loss; ``TokenView.mask`` decides. Dialogues
-of one environment open with the same system prompt and tool schemas, often most of their tokens. That common beginning
-passes the model once a step, and its gradient is exact (``_Prefix``).
+``TokenView.mask`` selects them: prompts, observations and template tokens add nothing to the loss. An environment's
+dialogues begin with the same system prompt and tool schemas, often most of their tokens. The model processes that
+common beginning once per step, with exact gradients (``_Prefix``).
 """
 
 from __future__ import annotations
@@ -20,18 +20,13 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
-_PARTS = 8
-"""Parts of a batch, each of dialogues of similar length: less padding."""
-_LEAST = 4
-"""Least number of dialogues in a part: each part adds to the gradients of all weights."""
-_WORTH = 32
-"""Least length of a common beginning that is computed apart."""
+_PARTS = 8  #: parts of a batch, each with dialogues of similar length to save padding
+_LEAST = 4  #: dialogues per part, since each part adds to the gradients of all weights
+_WORTH = 32  #: shortest common beginning that is computed separately, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """Settings of the loop."""
-
     steps: int
     """Optimiser steps."""
     batch: int = 8
@@ -39,7 +34,7 @@ class FitSettings:
     learning_rate: float = 1e-4
     """Peak of the learning rate, after the warm-up."""
     warm_up: int = 4
-    """Steps over which the learning rate rises; it falls as a cosine afterwards."""
+    """Steps over which the learning rate rises; then it falls as a cosine."""
     seed: int = 0
     """Seed of the batches."""
 
@@ -59,8 +54,7 @@ def fit(
 ) -> None:
     """Train a model on the policy's tokens in dialogues, with gradients clipped to norm 1.
 
-    Args:
-        on_step: Called after every step with its number, from 1, and its loss in nats per token.
+    ``on_step`` is called after every step with its number, from 1, and its loss in nats per token.
     """
     import torch
 
@@ -81,9 +75,9 @@ def fit(
 
 
 def adamw(parameters: Any, learning_rate: float) -> Optimizer:
-    """Return AdamW without weight decay, for a model that is pretrained already."""
     from torch.optim import AdamW
 
+    # No weight decay: the model is pretrained.
     return AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
 
 
@@ -112,10 +106,11 @@ def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
     loss = 0.0
     for start in range(0, len(batch), part):
         rows = training_tensors(batch[start : start + part])
-        inputs, targets = (rows_of[:, prefix.length :].to(model.device) for rows_of in rows)
-        heard = (targets >= 0).any(dim=0).nonzero().flatten()  # a large vocabulary's logits where they count alone
-        logits = model(input_ids=inputs, logits_to_keep=heard, **prefix.before(len(inputs))).logits
-        targets = targets[:, heard]
+        inputs, targets = (columns[:, prefix.length :].to(model.device) for columns in rows)
+        # Logits of a large vocabulary take most of the memory, so only columns with a target get them.
+        learnt = (targets >= 0).any(dim=0).nonzero().flatten()
+        logits = model(input_ids=inputs, logits_to_keep=learnt, **prefix.before(len(inputs))).logits
+        targets = targets[:, learnt]
         part_loss = cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1, reduction="sum")
         (part_loss / total).backward()
         loss += part_loss.item() / total
@@ -124,24 +119,24 @@ def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
 
 
 def _common_prompt(batch: Sequence[TokenView]) -> tuple[int, ...]:
-    """Return the tokens with which all prompts begin, but the last one of each: its logits predict the response."""
+    # Without the last token of any prompt: its logits predict the response, so each row needs it.
     shortest = min(len(view.prompt_ids) for view in batch) - 1
     first = batch[0].prompt_ids
-    same = next((at for at in range(shortest) if any(v.prompt_ids[at] != first[at] for v in batch)), shortest)
+    same = next((i for i in range(shortest) if any(view.prompt_ids[i] != first[i] for view in batch)), shortest)
     return first[: max(0, same)]
 
 
 class _Prefix:
     """The common beginning of a batch's prompts, computed once.
 
-    Its keys and values are leaves of the graph of each part. They collect the gradients of all parts, and one backward
-    pass carries the sum on into the weights. Models whose cache is no plain list of keys and values (sliding windows,
-    linear attention) compute every row whole.
+    Its keys and values are leaves of each part's graph. They collect the gradients of all parts, and one backward pass
+    carries the sum into the weights. Not supported: models with another cache than a plain list of keys and values
+    (sliding windows, linear attention); they process every row whole.
     """
 
     def __init__(self, model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
         self.length = 0
-        self._made: list[Tensor] = []
+        self._computed: list[Tensor] = []
         self._leaves: list[Tensor] = []
         self._config: Any = model.config
         if len(tokens) < _WORTH:
@@ -155,35 +150,32 @@ class _Prefix:
             return
         inputs = torch.tensor([tokens], device=model.device)
         cache = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
-        self._made = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-        self._leaves = [tensor.detach().requires_grad_() for tensor in self._made]
+        self._computed = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        self._leaves = [tensor.detach().requires_grad_() for tensor in self._computed]
         self.length = len(tokens)
 
     def before(self, rows: int) -> dict[str, Any]:
-        """Return the model's arguments with which ``rows`` rows continue the beginning."""
         if not self._leaves:
             return {"use_cache": False}
         from transformers import DynamicCache
 
         cache = DynamicCache(config=self._config)
         for layer in range(len(self._leaves) // 2):
-            keys, values = (one.expand(rows, -1, -1, -1) for one in self._leaves[2 * layer : 2 * layer + 2])
+            keys, values = (leaf.expand(rows, -1, -1, -1) for leaf in self._leaves[2 * layer : 2 * layer + 2])
             cache.update(keys, values, layer)
         return {"past_key_values": cache, "use_cache": True}
 
     def backward(self) -> None:
-        """Carry the collected gradients into the weights."""
         import torch
 
-        asked = [
-            (made, leaf.grad) for made, leaf in zip(self._made, self._leaves, strict=True) if leaf.grad is not None
-        ]
-        if asked:
-            torch.autograd.backward([made for made, _ in asked], [grad for _, grad in asked])
+        pairs = zip(self._computed, self._leaves, strict=True)
+        collected = [(tensor, leaf.grad) for tensor, leaf in pairs if leaf.grad is not None]
+        if collected:
+            torch.autograd.backward([tensor for tensor, _ in collected], [gradient for _, gradient in collected])
 
 
 def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
-    """Return inputs and, where the policy sampled, the next tokens (-1 elsewhere), both (rows, longest - 1)."""
+    """Return inputs and next tokens (-1 for tokens that were not sampled), both of shape (rows, longest - 1)."""
     import torch
 
     longest = max(len(view.prompt_ids) + len(view.response_ids) for view in views)
@@ -191,7 +183,7 @@ def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
     targets = torch.full_like(inputs, -1)
     for row, view in enumerate(views):
         tokens = torch.tensor(view.prompt_ids + view.response_ids)
-        spoken = torch.tensor((0,) * len(view.prompt_ids) + view.mask, dtype=torch.bool)
+        sampled = torch.tensor((0,) * len(view.prompt_ids) + view.mask, dtype=torch.bool)
         inputs[row, : len(tokens)] = tokens
-        targets[row, : len(tokens)] = tokens.where(spoken, -1)
+        targets[row, : len(tokens)] = tokens.where(sampled, -1)
     return inputs[:, :-1], targets[:, 1:]

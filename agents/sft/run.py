@@ -1,11 +1,12 @@
-"""Fine-tune a model on demonstrations and write it as a model folder that ``train``, ``eval`` and ``serve`` take.
+"""Fine-tunes a model on demonstrations and writes a model folder for ``train``, ``eval`` and ``serve``.
 
-This is a plain loop on one device, not verl's SFT trainer. verl 0.9.1 needs torchrun and Parquet files, and it renders
-every message by its own calls of the chat template, so prompts would differ from those of rollouts in places (tool
-answers, dropped thoughts). Here the rows are the tokens of rollouts, and only the policy's are learnt. Weights are
-float32, as bfloat16 products are many times slower on CPUs without instructions for them; a GPU multiplies in bfloat16.
-With AdamW a model takes about 16 bytes a parameter. Not covered: models that need several devices; use verl's or TRL's
-trainer for those.
+This is a plain loop on one device, not verl's SFT trainer. verl 0.9.1 needs torchrun and Parquet files, and renders
+every message by its own calls of the chat template, so prompts would differ from rollouts (tool answers, dropped
+thoughts). Here rows are the tokens of rollouts, and only the policy's tokens are learnt. Weights are float32, because
+bfloat16 products are many times slower on CPUs without instructions for them; a GPU multiplies in bfloat16. With
+AdamW a model takes about 16 bytes per parameter.
+
+Not supported: models that need several devices; use verl's or TRL's trainer.
 """
 
 from __future__ import annotations
@@ -24,14 +25,11 @@ from turntree.agents.errors import MissingExtra, UsageError
 from turntree.agents.sft.demonstrations import Demonstrations
 from turntree.agents.sft.fit import FitSettings, adamw, fit
 
-FIGURES = "sft.json"
-"""File in the model's folder with what it was trained on and how the loss fell."""
+FIGURES = "sft.json"  #: file in the model's folder with its training data and losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftSettings:
-    """How a model is fine-tuned."""
-
     epochs: float = 1.0
     """Passes over the demonstrations."""
     steps: int | None = None
@@ -46,7 +44,6 @@ class SftSettings:
     """Torch device; ``None`` takes a GPU if there is one."""
 
     def fit(self, rows: int) -> FitSettings:
-        """Return the loop's settings for a number of rows."""
         batch = min(self.batch_size, rows)
         steps = self.steps or max(1, math.ceil(self.epochs * rows / batch))
         warm_up = max(1, steps // 10)
@@ -54,13 +51,9 @@ class SftSettings:
 
 
 def check_out(out: Path) -> None:
-    """Refuse a folder that has something in it, before anything is played.
-
-    Raises:
-        UsageError: If something is there.
-    """
+    """Refuse a folder that is not empty, before anything is played."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(f"{out} is there already; name a new folder with --out, or remove it")
+        raise UsageError(f"{out} already exists; choose a new folder with --out, or remove it")
 
 
 def fine_tune(
@@ -73,18 +66,13 @@ def fine_tune(
     source: str = "",
     on_step: Callable[[int, int, float], None] | None = None,
 ) -> dict[str, Any]:
-    """Train a copy of a model and write it with its tokenizer to ``out``, all or nothing.
-
-    Args:
-        model: Directory, or id on the Hugging Face hub.
-        source: Origin of the demonstrations, recorded with the figures.
-        on_step: Called after every step with its number, their number and the loss in nats per token.
+    """Train a copy of a model and write it with its tokenizer to ``out``, completely or not at all.
 
     Returns:
-        The figures, which ``sft.json`` in the folder has as well.
+        The figures, which are also in the folder's ``sft.json``.
 
     Raises:
-        UsageError: If something is at ``out``, or the loss is no number.
+        UsageError: If ``out`` exists, or the loss is not finite.
         MissingExtra: If torch or transformers is not installed.
     """
     try:
@@ -104,7 +92,7 @@ def fine_tune(
 
     def note(step: int, loss: float) -> None:
         if not math.isfinite(loss):
-            raise UsageError(f"the loss of step {step} is {loss}: lower --lr, now {settings.lr:g}")
+            raise UsageError(f"the loss of step {step} is {loss}: lower --lr, which is {settings.lr:g}")
         losses.append(loss)
         if on_step is not None:
             on_step(step, loop.steps, loss)
@@ -125,6 +113,7 @@ def fine_tune(
         "seconds": round(perf_counter() - began, 1),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
+    # In the same file system, so that the folder appears by one rename.
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:
         folder = Path(unfinished, "model")
         policy.to("cpu", stored).save_pretrained(folder)

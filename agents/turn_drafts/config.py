@@ -1,4 +1,4 @@
-"""Configuration of what turns may begin with, by source. Imports the standard library only."""
+"""Settings of turn-level drafts, by source. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ class ReuseMode(StrEnum):
     """Use of an earlier turn at the same state."""
 
     NONE = "none"
-    """None; the store of trees may still draft from it."""
+    """Do not reuse turns; the draft store's trees may still draft from them."""
     SAME_SEED = "same_seed"
-    """The turn is drawn again with its own seed under the current policy: the result of plain decoding."""
+    """Verify the turn by its own seed under the current policy; equals plain decoding."""
     REJECTION_SAMPLING = "rejection_sampling"
-    """Its tokens are kept by the ratio of new to old probability; the rest is sampled. Exact in distribution."""
+    """Keep tokens by the ratio of new to old probability, sample the rest; exact in distribution."""
     SPEC_RL = "spec_rl"
-    """As ``REJECTION_SAMPLING``, but more is kept than is exact (SPEC-RL, arXiv 2509.23232). Biased: level D."""
+    """As ``REJECTION_SAMPLING``, but keep more (SPEC-RL, arXiv 2509.23232). Biased: level D."""
 
 
-PRESETS = {"grpo": 0.5, "ppo": 0.3, "dapo": 0.15}
-"""Logarithms of the lenience in SPEC-RL's paper, by algorithm."""
+PRESETS = {"grpo": 0.5, "ppo": 0.3, "dapo": 0.15}  #: logarithm of the lenience in SPEC-RL's paper, by algorithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +32,17 @@ class ReuseConfig:
     preset: str | None = None
     """Lenience of SPEC-RL's paper for an algorithm: grpo, ppo or dapo. Only for ``spec_rl``."""
     bias: float | None = None
-    """Lenience as its logarithm, instead of ``preset``; 0 accepts as ``rejection_sampling`` does. Only for ``spec_rl``."""
+    """Logarithm of the lenience, instead of ``preset``; 0 is exact. Only for ``spec_rl``."""
     max_tokens: int = 1_000_000
-    """Most tokens that the stored turns may have; the oldest turns are dropped first. A stored token takes
-    8 bytes, and 8 more for each of ``top_k``."""
+    """Most stored tokens, 8 bytes each and 8 more for each of ``top_k``; the oldest turns are dropped first."""
+    # A stored token outside the recorded ones is rejected: a broad distribution needs many recorded tokens, or sampling
+    # with `top_k`. Few recorded tokens cost reuse, not exactness.
     top_k: int = 64
-    """Most probable tokens kept with each stored token, for ``rejection_sampling`` and ``spec_rl``. A stored token that is not
-    among them is rejected, so a broad distribution needs many, or sampling with ``top_k``; few cost no exactness."""
+    """Most probable tokens recorded per stored token, for ``rejection_sampling`` and ``spec_rl``."""
     fresh: float = 0.0
-    """Share of the turns that are sampled anew although an earlier one is stored."""
+    """Fraction of turns sampled anew although an earlier turn is stored."""
     early: bool = True
-    """Whether an episode's later stored turns are verified, and its tool calls made in copies of the environment,
-    before the earlier turns are known to be sampled again."""
+    """Verify an episode's later stored turns before they are requested; see ``StoredTurns``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", ReuseMode(self.mode))
@@ -87,13 +85,12 @@ class RunAheadConfig:
     enabled: bool = False
     """Precompute the next step's rollouts in idle slots of the engine."""
     share: float = 0.5
-    """Share of the engine's slots that precomputed turns may hold, in (0, 1]."""
+    """Fraction of the engine's slots that precomputed turns may hold, in (0, 1]."""
     tokens: int | None = None
-    """Tokens that one training step may precompute; turns under way when the budget is spent are finished.
-    ``None`` is no bound."""
+    """Most tokens that one training step may precompute; running turns are finished. ``None``: no limit."""
+    # On a shared device this slows the update. Engines on a GPU free their memory during the update, so they cannot.
     during_update: bool | None = None
-    """Go on while the trainer updates the policy; where both share a device, that slows the update. ``None`` does with
-    the local engine on the CPU; engines on a GPU give their memory back then, and cannot."""
+    """Precompute during the update of the policy; ``None`` does so with the local engine on the CPU."""
     max_tokens: int = 1_000_000
     """Most precomputed tokens held for their step."""
 
@@ -106,7 +103,7 @@ class RunAheadConfig:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
 
     def slots(self, batch: int) -> int:
-        """Slots of ``batch`` that precomputed turns may hold.
+        """Return the number of slots out of ``batch`` that precomputed turns may hold.
 
         >>> RunAheadConfig(share=0.25).slots(32)
         8
@@ -119,17 +116,16 @@ class ToolCallsAheadConfig:
     """Section ``turntree.tool_calls_ahead`` of a training configuration."""
 
     enabled: bool = False
-    """Make tool calls before their turns are sampled, where earlier episodes tell them: in forks of a ``forkable``
-    environment, or of a tool that is ``pure``."""
+    """Make speculative tool calls, in forks of a ``forkable`` environment or of a ``pure`` tool."""
     min_probability: float = 0.5
-    """Estimated probability of a turn, together with those before it, from which on they are made, in (0, 1]."""
+    """Least estimated probability of a turn and those before it for its calls, in (0, 1]."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
             raise ValueError(f"enabled must be true or false, got {self.enabled!r}")
         if not 0 < self.min_probability <= 1:
             raise ValueError(
-                f"min_probability must lie in (0, 1], got {self.min_probability}; enabled=false makes no calls ahead"
+                f"min_probability must lie in (0, 1], got {self.min_probability}; enabled=false switches it off"
             )
 
 
@@ -138,9 +134,9 @@ class ValidationConfig:
     """Section ``turntree.validation`` of a training configuration."""
 
     coupled: bool = False
-    """Use the same noise at every validation, so that each replays the last one."""
+    """Use the same noise in every validation, so that each validation replays the last one."""
     max_tokens: int = 1_000_000
-    """Most tokens that a replica holds of the last validation, 4 bytes each; further turns are sampled anew."""
+    """Most tokens of the last validation held by a replica, 4 bytes each; other turns are sampled anew."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.coupled, bool):

@@ -1,11 +1,9 @@
-"""What the prompts of an episode's later turns will be, if its turns and their answers are those of earlier episodes.
+"""Prediction of the prompts of an episode's later turns from earlier episodes.
 
-A prompt follows the end of the turn before it: the turn's prompt and its tokens.
-The tokens between that end and the prompt, the environment's answer, are kept by
-the end. A chain of such answers and of stored turns is a whole episode, known when
-its first turn is requested.
+A prompt extends the turn before it (its prompt and tokens) by the environment's answer. Answers are stored by the hash
+of what they follow. A chain of answers and stored turns is a whole episode, known when its first turn is requested.
 
-Nothing here decides what is sampled, so that what is forgotten costs speed alone.
+Predictions do not decide what is sampled: a forgotten answer costs only speed.
 """
 
 from __future__ import annotations
@@ -17,20 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.ledger import StoredTurn
 
+#: Returns the stored turns that a prompt's request may begin with.
 Waiting = Callable[[tuple[int, ...]], Sequence[StoredTurn]]
-"""The stored turns that a prompt's request may begin with."""
-_ANSWERS = 4
-"""Most answers kept of one turn."""
-_DEEPEST = 64
-"""Most turns that are foreseen."""
+_ANSWERS = 4  #: most answers kept of one turn
+_DEEPEST = 64  #: most turns predicted ahead
 
 
 class LaterPrompts:
-    """The answers that followed turns, and how often they do so again.
+    """The answers that followed at most ``most`` turns, and how often they repeat.
 
-    Args:
-        most: Most turns whose answers are kept; those that came longest ago go first.
-        least_chance: A turn is foreseen if its prompt is at least so probable to come, in (0, 1].
+    Predicts prompts whose estimated probability is at least ``least_chance``, in (0, 1].
     """
 
     def __init__(self, *, most: int = 1 << 16, least_chance: float = 0.5) -> None:
@@ -38,18 +32,20 @@ class LaterPrompts:
         self._least_chance = least_chance
         self._answers: OrderedDict[int, list[tuple[int, ...]]] = OrderedDict()
         self._open: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+        # Decaying counts of predictions that came true, and of all.
         self._came = self._expected = 1.0
 
     @property
     def depth(self) -> int:
-        """Number of turns that are worth to be foreseen."""
+        """Number of turns ahead worth predicting."""
         depth, chance = 0, self._came / self._expected
         while depth < _DEEPEST and chance ** (depth + 1) >= self._least_chance:
             depth += 1
         return depth
 
     def reach(self, prompt: tuple[int, ...], state: DialogueState) -> None:
-        """A turn is requested: learn which turn its prompt follows."""
+        """Learn which turn a requested turn's prompt follows."""
+        # Byte strings compare fast; several ends may be prefixes, and the longest is the turn just before.
         ends, whole = self._open.get((state.env, state.task), []), array("q", prompt).tobytes()
         end = max((end for end in ends if len(end) < len(whole) and whole.startswith(end)), key=len, default=None)
         if end is None:
@@ -60,7 +56,8 @@ class LaterPrompts:
         known = self._answers.get(key)
         if known is not None:
             self._learn(answer in known)
-        self._answers[key] = [answer, *(other for other in known or () if other != answer)][:_ANSWERS]
+        # Most recent answer first.
+        self._answers[key] = [answer, *(older for older in known or () if older != answer)][:_ANSWERS]
         self._answers.move_to_end(key)
         if len(self._answers) > self._most:
             self._answers.popitem(last=False)
@@ -68,13 +65,8 @@ class LaterPrompts:
     def end(
         self, prompt: tuple[int, ...], sampled: Sequence[int], expected: Sequence[int], state: DialogueState
     ) -> None:
-        """A turn has ended.
-
-        Args:
-            prompt: Token ids before it, shape (prompt,).
-            sampled: Its token ids, shape (tokens,).
-            expected: Those of the stored turn that it began with; empty without one.
-        """
+        """Record a finished turn; ``expected`` are the tokens of the stored turn that was its draft, if any."""
+        # The draft was rejected: the prompts predicted after it will not come.
         if len(expected) and tuple(sampled) != tuple(expected) and _key(prompt, expected) in self._answers:
             self._learn(False)
         self._open[state.env, state.task].append(array("q", [*prompt, *sampled]).tobytes())
@@ -82,7 +74,7 @@ class LaterPrompts:
     def after(
         self, prompt: tuple[int, ...], turn: StoredTurn, waiting: Waiting
     ) -> Iterator[tuple[tuple[int, ...], Sequence[StoredTurn]]]:
-        """Later prompts of the episode if ``turn`` follows ``prompt``, with their stored turns, nearest first."""
+        """Yield later prompts of the episode if ``turn`` follows ``prompt``, with stored turns, nearest first."""
         ends = [(*prompt, *turn.tokens.tolist())]
         for _ in range(self.depth):
             nearer, ends = ends, []
@@ -94,11 +86,11 @@ class LaterPrompts:
                         ends += dict.fromkeys((*later, *stored.tokens.tolist()) for stored in turns)
 
     def close_step(self) -> None:
-        """No turn so far is followed by another: its episode has ended."""
+        """Forget unfinished episodes: all episodes of the step have ended."""
         self._open.clear()
 
     def _learn(self, came: bool) -> None:
-        self._came = 0.98 * self._came + came
+        self._came = 0.98 * self._came + came  # a memory of about 50 turns
         self._expected = 0.98 * self._expected + 1
 
 

@@ -1,21 +1,20 @@
-"""The one engine around an engine: drafts of a turn's tokens first, then one generation, then its exactness.
+"""An engine around an engine: draft a turn, generate once, label the turn with its exactness level.
 
-The sources are asked in order. The first draft is verified by the engine: drawn again
-with the noise that drew it, or kept by the ratio rule and continued. Every source
-learns of every finished turn, and so do the monitors, the counters and the hub.
+The sources are asked in order, and the first draft is used. The engine verifies it: it is drawn again with the noise
+that drew it, or kept by the ratio rule and continued. Every source, the monitors, the counters and the draft sharing
+between replicas learn from every finished turn.
 
-Invariant: a draft decides how many passes a turn takes, never what it is drawn from; the
-letter of ``Completion.levels`` says what its tokens may claim.
-
-Call ``close_step`` after every update of the policy.
+A draft decides how many passes a turn takes, never its distribution. ``Completion.levels`` states how exact its tokens
+are. Call ``close_step`` after every weight update.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.monitors import Monitors
@@ -33,29 +32,79 @@ from turntree.agents.engines.protocol import (
 from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.splice import join, narrowed
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
-from turntree.agents.turn_drafts.prefetch import PrefetchedPasses, score_key, turn_key
 from turntree.agents.turn_drafts.source import DraftedRequest, Drawn, Source, TurnDraft
 from turntree.agents.turn_drafts.turn_storage import within
 from turntree.agents.turn_drafts.turn_verification import verify
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.level import Level
 
-Remember = Callable[[DialogueState, Sequence[int]], None]
-"""Takes a whole turn, such as a store of drafts or a hub does."""
+
+class PrefetchedPasses:
+    """Passes over stored turns that start before the turns are requested; each result is handed out once.
+
+    A prefetched pass is the one that its turn will need: same prompt, tokens, noise and limits. Without a request for
+    the turn nobody sees the result, but an engine that drafts has learnt from its tokens.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+
+    def begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
+        """Start a pass; ``False`` if it was started before."""
+        if key in self._running:
+            return False
+        task = self._running[key] = asyncio.create_task(work())
+        # Read the exception of a pass that nobody asks for, or asyncio logs it as never retrieved.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return True
+
+    def has(self, key: Hashable) -> bool:
+        return key in self._running
+
+    async def result(self, key: Hashable) -> Any:
+        """Return the result of a pass; ``None`` if none was started or it failed."""
+        task = self._running.pop(key, None)
+        if task is None:
+            return None
+        try:
+            return await task
+        except Exception:  # the turn's own request may yet succeed
+            return None
+
+    def drop(self) -> list[asyncio.Task[Any]]:
+        """Cancel and return the passes that no request waits for."""
+        dropped = list(self._running.values())
+        self._running = {}
+        for task in dropped:
+            task.cancel()
+        return dropped
+
+
+def turn_key(request: TurnRequest) -> Hashable:
+    return tuple(request.prompt_ids), request.sampling, tuple(request.draft)
+
+
+def score_key(prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, top: int) -> Hashable:
+    # Scores depend on the transforms alone.
+    transforms = replace(sampling, seed=None, max_tokens=1, stop_token_ids=(), top_logprobs=0)
+    return tuple(prompt_ids), tuple(token_ids), transforms, top
+
+
+Remember = Callable[[DialogueState, Sequence[int]], None]  #: Takes a whole turn, such as ``SpecForest.insert``.
 
 
 class DraftedTurns:
-    """An ``Engine`` whose turns begin with drafts; see the module's docstring.
+    """An ``Engine`` whose turns begin with drafts.
 
     Args:
         engine: Generates, and scores where a draft is kept by the ratio rule.
         sources: Asked in this order.
-        slots: The engine's slots, where precomputed turns may hold some of them.
-        remember: Called with each turn that was continued, as the engine itself saw only the rest of it: a forest's
-            ``insert``.
+        slots: The engine's slots, if precomputed turns may hold some of them.
+        remember: Called with each continued turn, such as ``SpecForest.insert``: the engine saw only the rest of the
+            turn.
         note: Called with each finished turn of training.
-        has_imported: Whether the store of drafts has turns of other runs, whose noise may be that of this one: monitors then
-            test no acceptance.
+        has_imported: Whether the draft store has imported turns. Their noise may be that of this run, so the monitors
+            then test no acceptance.
     """
 
     def __init__(
@@ -70,26 +119,19 @@ class DraftedTurns:
     ) -> None:
         self.engine = engine
         self.monitors = Monitors()
-        self.counted = EngineStats()
-        """Counters of the finished turns, precomputed ones left out."""
+        self.counted = EngineStats()  #: counters of the finished turns, without precomputed ones
         self._sources = tuple(sources)
         self._slots = slots
         self._remember = remember
         self._note = note
         self._has_imported = has_imported
-        self._early = PrefetchedPasses()
+        self._prefetched = PrefetchedPasses()
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn, for this step or for a later one.
-
-        The request's own draft is used where no source has a draft.
-
-        Raises:
-            ValueError: If a source cannot work with these sampling parameters.
-        """
+        """Sample one turn, for this step or a later one; use the request's own draft if no source has one."""
         if request.precomputed_for:
             return await self._precompute(request)
-        # A store of drafts has seen what repeated noise sampled before.
+        # The draft store has seen what repeated noise sampled before, so its acceptance proves nothing.
         repeats = any(source.repeats(request) for source in self._sources)
         counts = not repeats and self.monitors.first_use(request.sampling.seed)
         drawn = await self._drawn(self._wanted(request))
@@ -99,9 +141,8 @@ class DraftedTurns:
         if completion.top is not None and drawn.request.sampling.top_logprobs != request.sampling.top_logprobs:
             completion = replace(completion, top=narrowed(completion.top, request.sampling.top_logprobs))
         if counts:
-            self.monitors.add(
-                [replace(completion, draft=completion.draft.untested()) if self._has_imported else completion]
-            )
+            untested = replace(completion, draft=completion.draft.untested())
+            self.monitors.add([untested if self._has_imported else completion])
         self.count(len(request.prompt_ids), len(completion.token_ids), completion.cached_tokens, completion.draft)
         if self._note is not None and not drawn.aborted and request.reuse and request.state is not None:
             self._note(request.state, completion.token_ids)
@@ -110,30 +151,25 @@ class DraftedTurns:
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """The engine's own ``score``; a pass that began early is used once."""
-        scores: Scores | None = await self._early.result(score_key(prompt_ids, token_ids, sampling, top))
+        """Score tokens by the engine, or return the result of a prefetched pass."""
+        scores: Scores | None = await self._prefetched.result(score_key(prompt_ids, token_ids, sampling, top))
         return scores or await self._score(prompt_ids, token_ids, sampling, top)
 
     def close_step(self, step: int = 0, *, trained: bool = True) -> dict[str, float]:
-        """The policy was updated: what was sampled since the last call was trained on.
+        """Record that the policy was updated; return the monitors' z-scores of the step.
 
-        Args:
-            trained: Whether it may have been trained on the turns until now.
-
-        Returns:
-            The monitors' z-scores of the step.
+        ``trained`` tells whether the policy may have been trained on the turns until now.
         """
-        self._early.drop()
+        self._prefetched.drop()
         for source in self._sources:
             source.close_step(step, trained=trained)
         return self.monitors.close_step()
 
-    async def end_early(self) -> None:
-        """End the passes that began early; returns when none runs. Call it before the engine sleeps or is updated."""
-        await asyncio.gather(*self._early.drop(), return_exceptions=True)
+    async def cancel_prefetch(self) -> None:
+        """Cancel all prefetched passes and wait for their end, before the engine sleeps or is updated."""
+        await asyncio.gather(*self._prefetched.drop(), return_exceptions=True)
 
     def count(self, prompt_tokens: int, tokens: int, cached_tokens: int, draft: DraftStats) -> None:
-        """Count a finished turn, whoever sampled it."""
         counted = self.counted
         counted.requests += 1
         counted.prompt_tokens += prompt_tokens
@@ -144,7 +180,6 @@ class DraftedTurns:
         counted.accepted += draft.accepted
 
     def counters(self) -> dict[str, float]:
-        """The sources' counters since their creation."""
         return {name: value for source in self._sources for name, value in source.counters().items()}
 
     def _wanted(self, request: TurnRequest) -> TurnRequest:
@@ -154,26 +189,25 @@ class DraftedTurns:
 
     async def _precompute(self, request: TurnRequest) -> Completion:
         for source in self._sources:
-            if (made := await source.precompute(request)) is not None:
-                return made
+            if (turn := await source.precompute(request)) is not None:
+                return turn
         return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
 
     async def _drawn(self, request: TurnRequest) -> Drawn:
-        turn_draft = next(
-            (turn_draft for source in self._sources if (turn_draft := source.turn_draft(request)) is not None), None
-        )
+        drafts = (source.turn_draft(request) for source in self._sources)
+        turn_draft = next((draft for draft in drafts if draft is not None), None)
         if turn_draft is None:
             return await self._sampled(request)
         begun = 0
         if turn_draft.later is not None:
-            # The last prompt holds all others: an engine that computes it first has theirs in its cache.
-            begun = sum(any(self._begin_early(one) for one in turns) for turns in reversed(turn_draft.later))
-            await asyncio.sleep(0)  # whether any began or not: siblings keep their order
-        drawn = await (self._replayed if turn_draft.rule is None else self._judged)(request, turn_draft)
+            # The last prompt contains all others: an engine that computes it first has the others in its cache.
+            begun = sum(any(self._prefetch(later) for later in turns) for turns in reversed(turn_draft.later))
+            await asyncio.sleep(0)  # always, so that siblings keep their order
+        drawn = await (self._replayed if turn_draft.rule is None else self._verified)(request, turn_draft)
         return replace(drawn, begun=begun)
 
     async def _sampled(self, request: TurnRequest) -> Drawn:
-        """A turn without a draft; its noise may have been used nevertheless."""
+        # The noise may have been used before although no source has a draft.
         seed = request.sampling.seed
         level = next((level for source in self._sources if (level := source.level(seed)) is not None), None)
         completion = await self._generate(request)
@@ -182,9 +216,8 @@ class DraftedTurns:
         return Drawn(request=request, turn_draft=None, completion=completion, seed=seed)
 
     async def _replayed(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
-        """The turn that the draft's noise draws."""
         asked = _redraw(request, turn_draft)
-        completion: Completion | None = await self._early.result(turn_key(asked))
+        completion: Completion | None = await self._prefetched.result(turn_key(asked))
         early = completion is not None and completion.finish_reason is not FinishReason.ABORT
         if completion is None or not early:
             completion = await self._generate(asked)
@@ -197,13 +230,12 @@ class DraftedTurns:
             early=early,
         )
 
-    async def _judged(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
-        """The tokens of a stored turn that the ratio rule keeps, the one drawn after them, and the rest."""
+    async def _verified(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
         assert turn_draft.stored is not None
         assert turn_draft.rule is not None
         assert turn_draft.most is not None
         prompt, sampling = tuple(request.prompt_ids), request.sampling
-        early = self._early.has(score_key(prompt, turn_draft.tokens, sampling, turn_draft.rule.top))
+        early = self._prefetched.has(score_key(prompt, turn_draft.tokens, sampling, turn_draft.rule.top))
         verified = await verify(
             self, prompt, turn_draft.stored, turn_draft.tokens, sampling, turn_draft.rule, turn_draft.level
         )
@@ -215,6 +247,7 @@ class DraftedTurns:
         else:
             assert sampling.seed is not None
             whole, left = prompt + head.token_ids, turn_draft.most - len(head.token_ids)
+            # Another derived seed: the rest must not share noise with the coins.
             rest = replace(sampling, seed=derive_seed(sampling.seed, 4), max_tokens=left)
             state = within(request.state, whole)
             done = join(head, await self._generate(TurnRequest(whole, rest, state=state)))
@@ -231,14 +264,13 @@ class DraftedTurns:
             early=early,
         )
 
-    def _begin_early(self, later: DraftedRequest) -> bool:
-        """Begin what a later request does with its draft; ``False`` if it is begun already."""
+    def _prefetch(self, later: DraftedRequest) -> bool:
         request, turn_draft = later
         if turn_draft.rule is None:
             asked = _redraw(request, turn_draft)
-            return self._early.begin(turn_key(asked), lambda: self._generate(asked))
+            return self._prefetched.begin(turn_key(asked), lambda: self._generate(asked))
         scored = request.prompt_ids, turn_draft.tokens, request.sampling, turn_draft.rule.top
-        return self._early.begin(score_key(*scored), lambda: self._score(*scored))
+        return self._prefetched.begin(score_key(*scored), lambda: self._score(*scored))
 
     async def _generate(self, request: TurnRequest) -> Completion:
         async with nullcontext() if self._slots is None else self._slots.needed():
@@ -251,12 +283,10 @@ class DraftedTurns:
 
 
 def _redraw(request: TurnRequest, turn_draft: TurnDraft) -> TurnRequest:
-    """The request that draws a draft again, with its own noise."""
     sampling = replace(request.sampling, seed=turn_draft.seed)
     return replace(request, sampling=sampling, draft=turn_draft.tokens[: sampling.max_tokens])
 
 
 def _of_used_noise(completion: Completion, level: Level) -> Completion:
-    """A turn whose noise has been used before, also where its tokens differ from the draft: a store of drafts has seen
-    the earlier ones."""
+    # The draft store has seen the earlier tokens of this noise, so its acceptance must not be tested.
     return replace(completion, levels=str(level) * len(completion.token_ids), draft=completion.draft.untested())

@@ -1,15 +1,13 @@
-"""Turns precomputed for the next step in idle slots of the engine, as its drafts.
+"""Turns precomputed for the next step in idle slots of the engine, as drafts of that step.
 
-A precomputed turn has the seed that its step will use; when the step requests it,
-the precomputed tokens are the draft that the current policy verifies in one pass
-(seeded replay). The output is what that seed samples under that policy, token for
-token. The policy was not trained on the turn, so it is level B.
+A precomputed turn has the seed that its step will use. When the step requests the turn, the current policy verifies the
+precomputed tokens in one pass (seeded replay). The result is what that seed samples under that policy, token for token.
+The policy was not trained on the turn, so it is level B.
 
-Invariant: a requested turn never waits for a precomputed one. A turn that loses
-its slot, to a requested one or to an update of the weights, keeps its tokens as
-the draft that it continues from.
+A requested turn never waits for a precomputed one. A turn that loses its slot to a requested turn or to a weight update
+keeps its tokens as the draft that it continues from.
 
-Not covered: sampling without a seed, which has no noise to precompute with.
+Not supported: sampling without a seed, which has no noise to precompute with.
 """
 
 from __future__ import annotations
@@ -33,146 +31,127 @@ class RunAheadEngine(Engine, Protocol):
     """An engine that also takes turns for later steps (``TurnRequest.precomputed_for``)."""
 
     async def abort_precomputed(self) -> object:
-        """End all precomputed turns with the tokens that they have."""
+        """End all precomputed turns with their tokens so far."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunAheadStats:
     """Counters since creation."""
 
-    turns: int = 0
-    """Precomputed turns begun."""
-    tokens: int = 0
-    """Tokens precomputed."""
-    offered: int = 0
-    """Precomputed tokens that were verified for their step."""
-    promoted: int = 0
-    """Precomputed tokens that became part of rollouts."""
-    wasted: int = 0
-    """Precomputed tokens that were rejected or never requested."""
-    preempted: int = 0
-    """Times that a precomputed turn gave its slot to a requested one."""
-    refused: int = 0
-    """Turns not promoted because the policy was trained on their noise."""
+    turns: int = 0  #: precomputed turns started
+    tokens: int = 0  #: tokens precomputed
+    offered: int = 0  #: precomputed tokens verified for their step
+    promoted: int = 0  #: precomputed tokens that became part of rollouts
+    wasted: int = 0  #: precomputed tokens that were rejected or never requested
+    preempted: int = 0  #: times that a precomputed turn gave its slot to a requested one
+    refused: int = 0  #: turns not promoted because the policy was trained on their noise
 
 
 class PrecomputedTurns(Source):
-    """Precomputes turns of later steps, and drafts them in their step; see the module's docstring.
+    """Precomputes turns of later steps, and drafts them in their step.
 
-    Args:
-        stock: Turns precomputed before, from a snapshot.
-        slots: The engine's slots, where it does not bound precomputed turns itself.
-        noise: Seed of the noise of a turn that is requested with a seed when so many more steps are closed.
+    ``store`` has turns from a snapshot. ``slots`` is needed if the engine does not bound precomputed turns itself.
+    ``noise`` returns the noise seed of a turn requested with a seed after a number of further closed steps.
     """
 
     def __init__(
         self,
         engine: RunAheadEngine,
         config: RunAheadConfig,
-        stock: PrecomputedStore | None = None,
+        store: PrecomputedStore | None = None,
         *,
         slots: IdleSlots | None = None,
         noise: Callable[[int, int], int] | None = None,
     ) -> None:
         self.config = config
-        self.stock = PrecomputedStore(max_tokens=config.max_tokens) if stock is None else stock
+        self.store = PrecomputedStore(max_tokens=config.max_tokens) if store is None else store
         self._engine = engine
         self._slots = slots
         self._noise = noise
         self._stats = RunAheadStats()
         self._step = self._closed = 0
-        self._spent = 0
-        self._going = True
-        self._asked = 0
+        self._spent = 0  # tokens precomputed in this step
+        self._active = True
+        self._asked = 0  # requests that are in the engine, or wait for a slot
         self._changed = asyncio.Event()
         self._running: dict[asyncio.Task[Completion], int] = {}
-        self._making: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
+        self._computing: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
 
     @property
     def stats(self) -> RunAheadStats:
-        """Counters since creation."""
-        counts, own = self.stock.counts, self._stats
+        counts, own = self.store.counts, self._stats
         return replace(own, refused=counts.refused, wasted=own.offered - own.promoted + counts.dropped)
 
     def counters(self) -> Mapping[str, float]:
-        """See ``Source``."""
         return {f"run_ahead_{name}": value for name, value in asdict(self.stats).items()}
 
     def turn_draft(self, request: TurnRequest) -> TurnDraft | None:
-        """What was precomputed of a turn, if it may be promoted."""
         seed = request.sampling.seed
-        made = None if seed is None else self.stock.take(storage_key(request.prompt_ids, request.sampling), seed)
-        return None if made is None else TurnDraft(source=self, tokens=made.tokens, level=Level.B, seed=seed)
+        turn = None if seed is None else self.store.take(storage_key(request.prompt_ids, request.sampling), seed)
+        return None if turn is None else TurnDraft(source=self, tokens=turn.tokens, level=Level.B, seed=seed)
 
     def level(self, seed: int | None) -> Level | None:
-        """See ``Source``; noise with which something was precomputed has been used, at other prompts too."""
-        if seed is None or not self.stock.used(seed):
+        # Noise that precomputed something has been used, also for turns at other prompts.
+        if seed is None or not self.store.used(seed):
             return None
-        return Level.C if seed in self.stock.trained else Level.B
+        return Level.C if seed in self.store.trained else Level.B
 
     def record(self, drawn: Drawn) -> None:
-        """See ``Source``."""
         if drawn.seed is not None and drawn.request.reuse:
-            self.stock.show(drawn.seed)
+            self.store.show(drawn.seed)
         turn_draft = drawn.from_source(self)
         if turn_draft is not None:
             self._stats.offered += len(turn_draft.tokens)
             self._stats.promoted += drawn.kept
 
     async def precompute(self, request: TurnRequest) -> Completion:
-        """Sample a turn for the later step that the request names.
+        """Sample a turn for the later step that the request names, with that step's seed.
 
-        Args:
-            request: The turn as that step will request it, the seed included.
-
-        Returns:
-            The turn; aborted, with the tokens that it has, if its step has begun or the budget is spent.
-
-        Raises:
-            ValueError: If there is no seed.
+        The turn is aborted, with its tokens so far, if its step has begun or the token budget is spent.
         """
         seed = request.sampling.seed
         if seed is None:
-            raise ValueError("a turn is precomputed with the seed that its step will use; sampling.seed is None")
+            raise ValueError("precomputing a turn needs the seed that its step will use, got sampling.seed=None")
         task = asyncio.current_task()
         assert task is not None
         if self._noise is not None:
-            # By then so many more steps are closed, each of which changes the noise of a seed.
+            # Each step closed until then changes the noise of a seed.
             seed = self._noise(seed, request.precomputed_for - 1 - self._closed)
         request = replace(request, prompt_ids=tuple(request.prompt_ids), sampling=replace(request.sampling, seed=seed))
-        place = storage_key(request.prompt_ids, request.sampling), seed
-        if place in self._making:  # its caller has asked, left, and asked again
-            return await asyncio.shield(self._making[place])
-        made: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._making[place], self._running[task] = made, request.precomputed_for
+        key = storage_key(request.prompt_ids, request.sampling), seed
+        if key in self._computing:  # its caller was cancelled and asks again
+            return await asyncio.shield(self._computing[key])
+        result: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._computing[key], self._running[task] = result, request.precomputed_for
         try:
-            made.set_result(await self._make(request, *place))
+            result.set_result(await self._compute(request, *key))
         except Exception as error:
-            made.set_exception(error)
+            result.set_exception(error)
         finally:
-            del self._running[task], self._making[place]
-        return await made
+            del self._running[task], self._computing[key]
+        return await result
 
-    async def _make(self, request: TurnRequest, key: Hashable, seed: int) -> Completion:
+    async def _compute(self, request: TurnRequest, key: Hashable, seed: int) -> Completion:
         step = request.precomputed_for
-        made = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
-        begun = False
+        turn = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        started = False
+        # A turn that lost its slot starts again with its tokens as the draft, until its step or the budget ends it.
         while await self._may_continue(step):
-            kept = self.stock.peek(key, seed)
-            self.stock.use(seed, step)
-            self._stats.turns += not begun
-            begun = True
-            made = await self._ask(replace(request, draft=kept))
-            new = len(made.token_ids) - shared(kept, made.token_ids)
+            kept = self.store.peek(key, seed)
+            self.store.use(seed, step)
+            self._stats.turns += not started
+            started = True
+            turn = await self._ask(replace(request, draft=kept))
+            new = len(turn.token_ids) - shared(kept, turn.token_ids)
             self._stats.tokens += new
             self._spent += new
-            if made.finish_reason is not FinishReason.ABORT:
-                self.stock.put(key, seed, made.token_ids, step=step)
-                return made
-            if new:  # without new tokens, not all of the draft was verified
-                self.stock.put(key, seed, made.token_ids, step=step)
-            self._stats.preempted += self._going and step > self._step
-        return replace(made, finish_reason=FinishReason.ABORT)
+            if turn.finish_reason is not FinishReason.ABORT:
+                self.store.put(key, seed, turn.token_ids, step=step)
+                return turn
+            if new:  # otherwise an abort may have cut off the draft's unverified end
+                self.store.put(key, seed, turn.token_ids, step=step)
+            self._stats.preempted += self._active and step > self._step
+        return replace(turn, finish_reason=FinishReason.ABORT)
 
     async def _ask(self, request: TurnRequest) -> Completion:
         self._asked += 1
@@ -185,55 +164,52 @@ class PrecomputedTurns(Source):
                 return await self._engine.generate(request)
         finally:
             self._asked -= 1
-            self._tell()
+            self._wake_waiting()
 
     async def _may_continue(self, step: int) -> bool:
-        while step > self._step and not self._going:
+        while step > self._step and not self._active:
             await self._changed.wait()
         return step > self._step and (self.config.tokens is None or self._spent < self.config.tokens)
 
-    def _tell(self) -> None:
-        """Wake all that wait for a change."""
+    def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def begin_step(self, step: int) -> None:
-        """Training step ``step`` is about to request its turns: nothing is precomputed for it any longer.
+        """Stop precomputing turns of ``step``, which is about to request them.
 
-        Returns once the turns being precomputed for it are in the stock.
+        Returns once the tokens precomputed for it are stored.
         """
         self._step = max(step, self._step)
-        self._tell()
+        self._wake_waiting()
         late = [task for task, wanted in self._running.items() if wanted <= self._step]
         if late:
             await self.abort()
             await asyncio.wait(late)
 
     @property
-    def going(self) -> bool:
-        """Whether turns are precomputed, not paused."""
-        return self._going
+    def active(self) -> bool:
+        """Whether precomputing is not paused."""
+        return self._active
 
     async def pause(self) -> None:
-        """Precompute nothing until ``resume``. Returns once the turns under way are in the stock."""
-        self._going = False
+        """Stop precomputing until ``resume``; return once the tokens of running turns are stored."""
+        self._active = False
         if self._asked:
             await self.abort()
         while self._asked:
             await self._changed.wait()
 
     def resume(self) -> None:
-        """Precompute turns again."""
-        self._going = True
-        self._tell()
+        self._active = True
+        self._wake_waiting()
 
     async def abort(self) -> None:
-        """End all precomputed turns with the tokens that they have."""
+        """End all precomputed turns with their tokens so far."""
         await (self._engine if self._slots is None else self._slots).abort_precomputed()
 
     def close_step(self, step: int, *, trained: bool = True) -> None:
-        """The policy was trained on the turns of training step ``step`` and those before."""
         self._step, self._closed = max(step, self._step), step
         self._spent = 0
-        self.stock.close_step(step)
-        self._tell()
+        self.store.close_step(step)
+        self._wake_waiting()

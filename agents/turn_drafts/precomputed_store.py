@@ -1,57 +1,52 @@
-"""The stock of precomputed turns that wait for their step, with the exactness level that each may claim.
+"""The store of precomputed turns that wait for their step.
 
-A turn is found by its exact prompt, the sampler's transforms and its seed, and
-serves as a draft of what that seed samples under the policy of its step. Any
-draft is correct to use, so the choice of what is kept and dropped is free. What
-a draft cannot give is the claim: the noise of its seed has been used, and a
-policy that was trained on tokens from that noise depends on it.
+A turn is found by its exact prompt, the sampler's transforms and its seed, and is a draft of what that seed samples
+under the policy of its step. Any draft is correct to use, so the store is free to keep or drop turns. A draft may not
+claim every exactness level: a policy that was trained on tokens from its noise depends on that noise.
 
-Invariant: a turn is handed out for promotion, which is level B, only if no turn
-of its seed was in an episode that the policy may have been trained on
-(``SeenSeeds``, which can only err towards handing out too few).
+A turn is handed out for promotion (level B) only if no turn of its seed was in an episode that the policy may have been
+trained on. ``SeenSeeds`` may have false positives: it can only hand out too few turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from turntree.spec_tree.rules.ledger_arrays import array_keys, keys_array
 from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
 
 class PrecomputedTurn(NamedTuple):
-    """A precomputed turn, or the beginning of one."""
+    """A precomputed turn, or its beginning."""
 
-    tokens: tuple[int, ...]
-    """Token ids, shape (tokens,)."""
-    step: int
-    """Training step that it is for."""
+    tokens: tuple[int, ...]  #: token ids, shape (tokens,)
+    step: int  #: training step that the turn is for
 
 
 @dataclass(slots=True, kw_only=True)
 class PrecomputedCounts:
     """Counters since creation."""
 
-    refused: int = 0
-    """Turns not handed out because the policy was trained on their noise."""
-    dropped: int = 0
-    """Tokens dropped for lack of room, or because their step was over."""
+    refused: int = 0  #: turns not handed out because the policy was trained on their noise
+    dropped: int = 0  #: tokens dropped because the store was full or their step was over
 
 
 class PrecomputedStore:
-    """See the module's docstring. Not thread-safe: it lives in one event loop.
+    """Precomputed turns by prompt, transforms and seed. Not thread-safe: use it in one event loop.
 
-    Args:
-        max_tokens: Most tokens held; the oldest turns are dropped first.
-        trained: Seeds that the policy was trained on before, from a snapshot.
+    Of more than ``max_tokens``, the oldest turns are dropped. ``trained`` are seeds from a snapshot.
 
     Example:
-        >>> stock = PrecomputedStore(max_tokens=100)
-        >>> stock.put("prompt", 7, (1, 2), step=2)
-        >>> stock.take("prompt", 7).tokens
+        >>> store = PrecomputedStore(max_tokens=100)
+        >>> store.put("prompt", 7, (1, 2), step=2)
+        >>> store.take("prompt", 7).tokens
         (1, 2)
-        >>> stock.take("prompt", 7) is None
+        >>> store.take("prompt", 7) is None
         True
     """
 
@@ -61,16 +56,11 @@ class PrecomputedStore:
         self._max_tokens = max_tokens
         self._tokens = 0
         self._turns: dict[tuple[Hashable, int], PrecomputedTurn] = {}
-        self._used: dict[int, int] = {}
+        self._used: dict[int, int] = {}  # last step for which a seed's noise was used
         self._shown: set[int] = set()
 
     def put(self, key: Hashable, seed: int, tokens: tuple[int, ...], *, step: int) -> None:
-        """Keep a turn's tokens so far, replacing those kept before.
-
-        Args:
-            key: The exact prompt, and everything else that the distribution depends on.
-            tokens: Token ids, shape (tokens,).
-        """
+        """Store a turn's tokens so far; ``key`` is all that its distribution depends on except the seed."""
         self.use(seed, step)
         self._remove((key, seed))
         if not tokens:
@@ -81,32 +71,31 @@ class PrecomputedStore:
             self.counts.dropped += len(self._remove(next(iter(self._turns))))
 
     def peek(self, key: Hashable, seed: int) -> tuple[int, ...]:
-        """The tokens kept of a turn, to continue it; empty if there are none."""
-        made = self._turns.get((key, seed))
-        return () if made is None else made.tokens
+        """Return the stored tokens of a turn, to continue it; empty if there are none."""
+        turn = self._turns.get((key, seed))
+        return () if turn is None else turn.tokens
 
     def holds(self, key: Hashable, seed: int) -> bool:
-        """Whether ``take`` would hand out a turn."""
         return (key, seed) in self._turns and seed not in self.trained
 
     def take(self, key: Hashable, seed: int) -> PrecomputedTurn | None:
-        """The turn as a draft that may be promoted; ``None`` if there is none or none may be."""
-        made = self._turns.get((key, seed))
-        if made is None:
+        """Remove and return a turn that may be promoted; ``None`` if there is none."""
+        turn = self._turns.get((key, seed))
+        if turn is None:
             return None
         self._remove((key, seed))
         if seed in self.trained:
             self.counts.refused += 1
-            self.counts.dropped += len(made.tokens)
+            self.counts.dropped += len(turn.tokens)
             return None
-        return made
+        return turn
 
     def use(self, seed: int, step: int) -> None:
-        """Record that something is precomputed for ``step`` with the noise of ``seed``."""
+        """Record that a turn of ``step`` is precomputed with the noise of ``seed``."""
         self._used[seed] = max(step, self._used.get(seed, step))
 
     def used(self, seed: int) -> bool:
-        """Whether something was precomputed with the noise of ``seed``, for a step that is not over."""
+        """Return whether the noise of ``seed`` precomputed something for a step that is not over."""
         return seed in self._used
 
     def show(self, seed: int) -> None:
@@ -114,37 +103,96 @@ class PrecomputedStore:
         self._shown.add(seed)
 
     def close_step(self, step: int) -> None:
-        """Training step ``step`` is over: the policy was trained on what was shown, and its remaining turns
-        are of no use."""
+        """Record that the policy was trained on the shown turns; drop the remaining turns of ``step``."""
         self.trained.add(self._shown)
         self._shown.clear()
-        for place, made in list(self._turns.items()):
-            if made.step <= step:
-                self.counts.dropped += len(self._remove(place))
+        for key, turn in list(self._turns.items()):
+            if turn.step <= step:
+                self.counts.dropped += len(self._remove(key))
         self._used = {seed: last for seed, last in self._used.items() if last > step}
 
     def turns(self) -> Iterator[tuple[Hashable, int, PrecomputedTurn]]:
-        """All held turns, the oldest first: key, seed and turn."""
-        for (key, seed), made in self._turns.items():
-            yield key, seed, made
+        """Yield key, seed and turn of all stored turns, the oldest first."""
+        for (key, seed), turn in self._turns.items():
+            yield key, seed, turn
 
     def used_seeds(self) -> Iterator[tuple[int, int]]:
-        """Seeds that were used for precomputing, each with its step."""
         yield from self._used.items()
 
     @property
     def shown(self) -> frozenset[int]:
-        """Seeds of the running step's episodes."""
         return frozenset(self._shown)
 
     @property
     def tokens(self) -> int:
-        """Tokens held."""
         return self._tokens
 
-    def _remove(self, place: tuple[Hashable, int]) -> tuple[int, ...]:
-        made = self._turns.pop(place, None)
-        if made is None:
+    def _remove(self, key: tuple[Hashable, int]) -> tuple[int, ...]:
+        turn = self._turns.pop(key, None)
+        if turn is None:
             return ()
-        self._tokens -= len(made.tokens)
-        return made.tokens
+        self._tokens -= len(turn.tokens)
+        return turn.tokens
+
+
+Arrays = dict[str, NDArray[Any]]
+
+#: dtype and number of dimensions of each array of ``precomputed_arrays``
+KINDS: dict[str, tuple[DTypeLike, int]] = {
+    "keys": (np.uint8, 1),
+    "seeds": (np.uint64, 1),
+    "steps": (np.int64, 1),
+    "lengths": (np.int64, 1),
+    "tokens": (np.int32, 1),
+    "used_seeds": (np.uint64, 1),
+    "used_steps": (np.int64, 1),
+    "shown": (np.uint64, 1),
+    "trained": (np.uint8, 1),
+}
+
+
+def precomputed_arrays(store: PrecomputedStore) -> Arrays:
+    """Return the contents of a store of precomputed turns as arrays, for a snapshot."""
+    turns = list(store.turns())
+    used = list(store.used_seeds())
+    return {
+        "keys": keys_array([key for key, _, _ in turns]),
+        "seeds": np.array([seed for _, seed, _ in turns], np.uint64),
+        "steps": np.array([turn.step for _, _, turn in turns], np.int64),
+        "lengths": np.array([len(turn.tokens) for _, _, turn in turns], np.int64),
+        "tokens": np.array([token for _, _, turn in turns for token in turn.tokens], np.int32),
+        "used_seeds": np.array([seed for seed, _ in used], np.uint64),
+        "used_steps": np.array([step for _, step in used], np.int64),
+        "shown": np.array(sorted(store.shown), np.uint64),
+        "trained": store.trained.table,
+    }
+
+
+def precomputed_from_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: int) -> PrecomputedStore:
+    """Return the store that ``precomputed_arrays`` saved; raise ``ValueError`` if they are inconsistent."""
+    lengths, tokens, turns = arrays["lengths"], arrays["tokens"], len(arrays["seeds"])
+    if not len(arrays["steps"]) == len(lengths) == turns or len(arrays["used_seeds"]) != len(arrays["used_steps"]):
+        raise ValueError("the arrays of precomputed turns do not have one entry a turn")
+    if (
+        lengths.min(initial=0) < 0
+        or sum(lengths.tolist()) != len(arrays["tokens"])
+        or arrays["tokens"].min(initial=0) < 0
+    ):
+        raise ValueError("the precomputed turns do not have the lengths that are given")
+    store = PrecomputedStore(max_tokens=max_tokens, trained=SeenSeeds.of_table(arrays["trained"]))
+    ends = lengths.cumsum().tolist()
+    tokens = tokens.tolist()
+    for key, seed, step, length, end in zip(
+        array_keys(arrays["keys"], turns),
+        arrays["seeds"].tolist(),
+        arrays["steps"].tolist(),
+        arrays["lengths"].tolist(),
+        ends,
+        strict=True,
+    ):
+        store.put(key, seed, tuple(tokens[end - length : end]), step=step)
+    for seed, step in zip(arrays["used_seeds"].tolist(), arrays["used_steps"].tolist(), strict=True):
+        store.use(seed, step)
+    for seed in arrays["shown"].tolist():
+        store.show(seed)
+    return store

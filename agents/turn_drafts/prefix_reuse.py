@@ -1,5 +1,3 @@
-"""Reuse of stored turns over any engine, as one object: ``PrefixReuse``."""
-
 from __future__ import annotations
 
 from turntree.agents.engines.protocol import ScoringEngine
@@ -10,15 +8,17 @@ from turntree.spec_tree.rules.ledger import Ledger
 
 
 class PrefixReuse(DraftedTurns):
-    """An ``Engine`` around a ``ScoringEngine`` that begins a turn with a stored one of the same state.
+    """An ``Engine`` that reuses stored turns of the same state over a ``ScoringEngine``.
 
-    Call ``close_step`` after every update of the policy. The modes are described in ``stored``.
+    Call ``close_step`` after every weight update. ``StoredTurns`` describes the modes.
 
     Args:
-        max_context: Most tokens of prompt and response together that the engine takes; ``None`` is no bound.
-        remember: Called with each turn of which a part was reused, as the engine itself saw only the rest of
-            it: a forest's ``insert``.
-        seed: For turns that bring none; ``None`` is fresh entropy.
+        engine: Generates and scores turns.
+        config: Mode and limits of the reuse.
+        vocabulary: Size of the policy's vocabulary.
+        max_context: Most tokens of prompt and response together that the engine takes; ``None`` for no limit.
+        remember: Called with each reused turn, such as ``SpecForest.insert``: the engine saw only the rest of the turn.
+        seed: Seed for turns requested without one; ``None`` for fresh entropy.
     """
 
     def __init__(

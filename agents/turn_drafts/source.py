@@ -1,7 +1,7 @@
-"""What the pipeline asks a source of drafts, and what it reports back.
+"""The interface of the sources of turn-level drafts.
 
-A draft never changes the distribution of a turn. It decides how many passes the turn
-takes, and which exactness level its tokens may claim.
+A draft never changes the distribution of a turn. It decides how many passes the turn takes, and which exactness level
+its tokens may claim.
 """
 
 from __future__ import annotations
@@ -21,22 +21,17 @@ class TurnDraft:
     """Tokens that a turn may begin with."""
 
     source: Source
-    """Whose draft it is."""
-    tokens: Sequence[int]
-    """Token ids, shape (tokens,)."""
+    tokens: Sequence[int]  #: token ids, shape (tokens,)
+    #: Exactness level of the turn's tokens with this draft; with a ``rule``, of the kept and redrawn tokens.
     level: Level
-    """Exactness of the turn's tokens if it begins with this draft; with a ``rule``, of those kept and redrawn."""
-    seed: int | None = None
-    """Seed of the noise that drew the tokens: the turn is drawn with it, the tokens being its draft."""
-    stored: StoredTurn | None = None
-    """The stored turn that the tokens begin, with the distribution that drew it."""
+    seed: int | None = None  #: seed of the noise that drew the tokens, with which the turn is drawn
+    stored: StoredTurn | None = None  #: the stored turn that begins with the tokens
+    #: keep tokens by the ratio of new to old probability, instead of a draw with ``seed``
     rule: RatioRule | None = None
-    """Keeps tokens by the ratio of new to old probability, instead of a draw with ``seed``."""
-    most: int | None = None
-    """Most tokens that the turn may have; ``None`` is the request's own bound."""
+    most: int | None = None  #: most tokens of the turn; ``None`` is the request's own limit
+    #: Predicted later turns of the episode if this draft is right, each with its possible drafts; ``None`` without a
+    #: prediction.
     later: Sequence[Sequence[DraftedRequest]] | None = None
-    """The episode's later turns if this draft is right, each with the drafts that its request may begin with;
-    ``None`` where none are foreseen."""
 
 
 class DraftedRequest(NamedTuple):
@@ -48,67 +43,54 @@ class DraftedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """A finished turn, as its sources learn of it."""
+    """A finished turn, as reported to the sources."""
 
-    request: TurnRequest
-    """As the sources wanted it (``Source.wanted``)."""
-    turn_draft: TurnDraft | None
-    """What it began with."""
+    request: TurnRequest  #: as modified by ``Source.wanted``
+    turn_draft: TurnDraft | None  #: the draft that was used
     completion: Completion
-    seed: int | None
-    """The seed of all its noise; ``None`` if there was no single one."""
-    kept: int = 0
-    """Tokens of the draft that the turn begins with."""
-    wider: int = 0
-    """Passes that asked for more of the policy's distribution after a rejection."""
-    begun: int = 0
-    """Passes over later turns that began with this one."""
-    early: bool = False
-    """Whether its own pass had begun before it was requested."""
+    seed: int | None  #: the seed of all its noise; ``None`` if it has several
+    kept: int = 0  #: tokens of the draft that the turn begins with
+    wider: int = 0  #: passes that asked for more of the distribution after a rejection
+    begun: int = 0  #: passes over later turns that were started with this turn
+    early: bool = False  #: whether its own pass was started before it was requested
 
     @property
     def aborted(self) -> bool:
-        """Whether it is no whole turn."""
         return self.completion.finish_reason is FinishReason.ABORT
 
     def from_source(self, source: Source) -> TurnDraft | None:
-        """The draft, if it is this source's."""
         return self.turn_draft if self.turn_draft is not None and self.turn_draft.source is source else None
 
 
 class Source:
-    """A source that drafts nothing; others derive from it, and override what they need."""
+    """A source that drafts nothing; subclasses override what they need."""
 
     def wanted(self, request: TurnRequest) -> TurnRequest:
-        """A turn is requested: the request with what this source needs of it, such as its seed and its records."""
+        """Return the request with the seed and records that this source needs."""
         return request
 
     def turn_draft(self, request: TurnRequest) -> TurnDraft | None:
-        """A draft of a turn, or ``None``: the next source is asked."""
+        """Return a draft of a turn; with ``None``, the next source is asked."""
         return None
 
     def level(self, seed: int | None) -> Level | None:
-        """Exactness of a turn that is drawn with the noise of ``seed`` if that has been used, else ``None``."""
+        """Return the exactness level of a turn drawn with the noise of ``seed``, if that noise has been used."""
         return None
 
     def repeats(self, request: TurnRequest) -> bool:
-        """Whether this turn's noise is used at many steps: its drafts then tell nothing about exactness."""
+        """Return whether this turn's noise is used in many steps; the monitors then ignore its drafts."""
         return False
 
     async def precompute(self, request: TurnRequest) -> Completion | None:
-        """Sample a turn for the later step ``request.precomputed_for``; ``None`` where the source does not."""
+        """Sample a turn for the later step ``request.precomputed_for``; ``None`` if the source cannot."""
         return None
 
     def record(self, drawn: Drawn) -> None:
-        """A turn is finished."""
+        """Learn from a finished turn."""
 
     def close_step(self, step: int, *, trained: bool) -> None:
-        """The policy was updated, ``step`` times now.
-
-        Args:
-            trained: Whether it may have been trained on the turns until now.
-        """
+        """Record the ``step``-th weight update; ``trained``: the policy may have been trained on the turns so far."""
 
     def counters(self) -> Mapping[str, float]:
-        """Counters since creation, by their names in ``engine.jsonl``."""
+        """Return the counters since creation, by their names in ``engine.jsonl``."""
         return {}

@@ -1,27 +1,23 @@
 """Stored turns as drafts: what an earlier trajectory sampled at the same state.
 
-Turns are keyed by the exact tokens of the prompt, the sampler's transforms and the sample's number in its group.
-Reuse therefore goes on across a tool call exactly as long as the observation is
-reproduced, and a turn drawn at another temperature is never used. Three modes:
+A turn is keyed by the exact tokens of its prompt, the sampler's transforms and the sample's number in its group. Reuse
+therefore continues across a tool call exactly as long as the observation is reproduced, and a turn drawn at another
+temperature is never used. Three modes:
 
-- ``replay``: the turn is drawn again with its own seed, the stored tokens being
-  the draft. The output is what that seed samples under the current policy.
-- ``exact``: one pass scores the stored turn; its tokens are accepted by the ratio
-  of new to old probability, the token at the first rejection is drawn from the
-  residual distribution, the rest is sampled. Any number of recorded tokens is
-  exact (``top_law``).
-- ``lenient``: SPEC-RL's rule (arXiv 2509.23232). Level D, and recorded with the
-  distribution that drew each token.
+- ``same_seed``: the turn is drawn again with its own seed, with the stored tokens as its draft. The result is what that
+  seed samples under the current policy.
+- ``rejection_sampling``: one pass scores the stored turn. Its tokens are accepted by the ratio of new to old
+  probability, the token at the first rejection is drawn from the residual distribution, and the rest is sampled. The
+  result is exact with any number of recorded tokens (``rules.top_k``).
+- ``spec_rl``: SPEC-RL's rule (arXiv 2509.23232). Level D; the distribution that drew each token is recorded.
 
-Invariant: a stored turn is used once, in a later step than its own, and chosen
-without looking at its tokens (``ledger``). Coins and noise are new in every
-step of an object's life, even if the caller's seeds repeat.
+A stored turn is used once, in a later step than its own, and chosen without looking at its tokens (``ledger``). Coins
+and noise are new in every step, even if the caller's seeds repeat.
 
-With ``early`` the passes over an episode's later stored turns begin with its first
-one (``foresight``): an episode that is reproduced whole then waits for the passes of
-one turn, not of all. What is sampled does not depend on it.
+With ``early``, the passes over an episode's later stored turns start with the first turn (``later_prompts``). An
+episode that is reproduced whole then waits for the passes of one turn instead of all. The sampled tokens stay the same.
 
-Not covered: turns that are sampled while the policy is updated (asynchronous training).
+Not supported: turns that are sampled while the policy is updated (asynchronous training).
 """
 
 from __future__ import annotations
@@ -46,31 +42,20 @@ from turntree.spec_tree.rules.level import Level, worst_level
 class ReuseStats:
     """Counters since creation."""
 
-    turns: int = 0
-    """Turns sampled."""
-    drafted_turns: int = 0
-    """Turns that began with a stored turn."""
-    offered: int = 0
-    """Stored tokens that were verified."""
-    reused: int = 0
-    """Stored tokens that were accepted."""
-    whole: int = 0
-    """Turns in which all stored tokens were accepted."""
-    wider: int = 0
-    """Passes that asked for more of the policy's distribution after a rejection."""
-    early: int = 0
-    """Passes over stored turns that began before their turn was requested."""
-    early_used: int = 0
-    """Of these, those whose turn was requested."""
+    turns: int = 0  #: turns sampled
+    drafted_turns: int = 0  #: turns with a stored turn as their draft
+    offered: int = 0  #: stored tokens that were verified
+    reused: int = 0  #: stored tokens that were accepted
+    whole: int = 0  #: turns in which all stored tokens were accepted
+    wider: int = 0  #: passes that asked for more of the distribution after a rejection
+    early: int = 0  #: passes over stored turns started before their turn was requested
+    early_used: int = 0  #: passes among these whose turn was requested
 
 
 class StoredTurns(Source):
-    """Earlier turns at the same state; see the module's docstring.
+    """Earlier turns at the same state, as drafts.
 
-    Args:
-        config: How they are reused; its mode is not ``none``.
-        max_context: Most tokens of prompt and response together that the engine takes; ``None`` is no bound.
-        seed: For turns that bring none; ``None`` is fresh entropy.
+    ``max_context`` is the engine's limit of prompt and response together. ``seed`` is for turns requested without one.
     """
 
     def __init__(
@@ -81,22 +66,22 @@ class StoredTurns(Source):
         self.stats = ReuseStats()
         self._vocabulary = vocabulary
         self._max_context = max_context
+        #: most probable tokens to record with each token
         self._width = 0 if config.mode is ReuseMode.SAME_SEED else min(config.top_k, vocabulary)
-        """Most probable tokens to record with each token."""
         self._later_prompts = LaterPrompts()
         self._seeds = np.random.default_rng(seed)
 
     def base_seed(self, seed: int, after: int = 0) -> int:
-        """Seed of the noise of a turn requested with ``seed`` when ``after`` more steps are closed."""
+        """Return the noise seed of a turn requested with ``seed`` after ``after`` more closed steps."""
         # A caller that repeats the same seeds in every epoch must not get the same coins.
         step = self.ledger.step + after
         return seed if step == 0 else derive_seed(seed, step)
 
     def wanted(self, request: TurnRequest) -> TurnRequest:
-        """The request with the noise of this step, and recorded as a turn must be to be stored.
+        """Return the request with the noise of this step, and with the records that storing the turn needs.
 
         Raises:
-            ValueError: If ``sampling`` has a penalty that counts the turn's own tokens and the mode scores.
+            ValueError: If ``sampling`` has a penalty that counts the turn's own tokens, and the mode scores.
         """
         if not request.reuse:
             return request
@@ -108,7 +93,7 @@ class StoredTurns(Source):
             )
         most = sampling.max_tokens
         if self._max_context is not None and len(prompt) < self._max_context:
-            # A continued turn must know where the context ends: no prompt may fill it.
+            # A continued turn is a new prompt, and the engine refuses a prompt that fills the context.
             most = min(most, self._max_context - len(prompt))
         seed = int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed
         top = max(self._width, sampling.top_logprobs)
@@ -119,34 +104,30 @@ class StoredTurns(Source):
         return request
 
     def turn_draft(self, request: TurnRequest) -> TurnDraft | None:
-        """The stored turn of the request's state that was not used yet, if there is one."""
-        if not request.reuse or self._is_no_draw(request.sampling):
+        if not request.reuse or self._has_no_ratio(request.sampling):
             return None
-        base = _base(request)
-        if _fraction(base, 1) < self.config.fresh:
+        seed = _turn_seed(request)
+        if _fraction(seed, 1) < self.config.fresh:
             return None
-        replayed = self.ledger.take(_key(request), pick=derive_seed(base, 2))
+        # Each use of the turn's randomness has its own number, so that no two uses share noise.
+        replayed = self.ledger.take(_key(request), pick=derive_seed(seed, 2))
         if replayed is None:
             return None
         level = Level.D if self.config.mode is ReuseMode.SPEC_RL else replayed.level
-        turn_draft = self._turn_draft_of(
-            replayed.turn, request.sampling, level, coins=derive_seed(base, 3, replayed.number)
-        )
+        coins = derive_seed(seed, 3, replayed.number)
+        turn_draft = self._turn_draft_of(replayed.turn, request.sampling, level, coins=coins)
         if self._dialogue(request) is None:
             return turn_draft
         return replace(turn_draft, later=tuple(self._later(request, replayed.turn)))
 
     def _later(self, request: TurnRequest, turn: StoredTurn) -> Iterator[tuple[DraftedRequest, ...]]:
-        """The episode's later turns if ``turn`` is sampled now, nearest first."""
-
         def asked(prompt: tuple[int, ...], stored: StoredTurn) -> DraftedRequest:
-            sampling = replace(request.sampling, max_tokens=stored.room)
+            sampling = replace(request.sampling, max_tokens=stored.token_limit)
             state = within(request.state, prompt)
-            # Nothing is drawn by coins early: an early pass of the ratio rule only scores.
+            # A prefetched pass of the ratio rule only scores, so its coins are never used.
             turn_draft = self._turn_draft_of(stored, sampling, Level.C, coins=0)
-            return DraftedRequest(
-                replace(request, prompt_ids=prompt, sampling=sampling, state=state, draft=()), turn_draft
-            )
+            later = replace(request, prompt_ids=prompt, sampling=sampling, state=state, draft=())
+            return DraftedRequest(later, turn_draft)
 
         def waiting(prompt: tuple[int, ...]) -> list[StoredTurn]:
             return list(self.ledger.waiting(_key(request, prompt)))
@@ -163,7 +144,6 @@ class StoredTurns(Source):
         return TurnDraft(source=self, tokens=offered.tokens, level=level, stored=turn, rule=rule, most=offered.most)
 
     def record(self, drawn: Drawn) -> None:
-        """Store a finished turn, and learn from it."""
         if not drawn.request.reuse:
             return
         self.stats.turns += 1
@@ -177,9 +157,8 @@ class StoredTurns(Source):
             self.stats.early += drawn.begun
             self.stats.early_used += drawn.early
         if (dialogue := self._dialogue(drawn.request)) is not None:
-            expected = (
-                turn_draft.stored.tokens.tolist() if turn_draft is not None and turn_draft.stored is not None else ()
-            )
+            stored = None if turn_draft is None else turn_draft.stored
+            expected = () if stored is None else stored.tokens.tolist()
             sampled = drawn.completion.token_ids
             self._later_prompts.end(tuple(drawn.request.prompt_ids), sampled, expected, dialogue)
         self._store(drawn)
@@ -187,35 +166,31 @@ class StoredTurns(Source):
     def _store(self, drawn: Drawn) -> None:
         completion, sampling = drawn.completion, drawn.request.sampling
         turn = stored_turn(completion, sampling, seed=drawn.seed, width=self._width)
-        if turn is None or self._is_no_draw(sampling):
+        if turn is None or self._has_no_ratio(sampling):
             return
-        # A turn made from one that the policy was trained on is no better than that turn.
+        # A turn drawn from one that the policy was trained on inherits the dependence on its noise.
         trained = worst_level(completion.levels) in (Level.C, Level.D)
-        # One seed each: an episode that is tried again is not a second draw.
-        rank = derive_seed(_base(drawn.request), 6)
+        # The rank depends on the seed alone: a retried episode does not count as a second draw.
+        rank = derive_seed(_turn_seed(drawn.request), 6)
         self.ledger.add(_key(drawn.request), turn, rank=rank, trained=trained)
 
     def close_step(self, step: int, *, trained: bool) -> None:
-        """The turns so far can be reused from now on."""
         self.ledger.close_step(trained=trained)
         self._later_prompts.close_step()
 
     def counters(self) -> Mapping[str, float]:
-        """See ``Source``."""
         return {f"reuse_{name}": value for name, value in asdict(self.stats).items()}
 
     def _dialogue(self, request: TurnRequest) -> DialogueState | None:
-        """The state by which later turns are foreseen, if they are to be."""
         state = request.state
         return state if self.config.early and state is not None and state.task else None
 
-    def _is_no_draw(self, sampling: Sampling) -> bool:
-        """Whether the turn is greedy and so has no probability ratio to be verified again by."""
+    def _has_no_ratio(self, sampling: Sampling) -> bool:
+        # A greedy turn has no ratio of probabilities to verify it by.
         return sampling.temperature == 0 and self.config.mode is not ReuseMode.SAME_SEED
 
 
-def _base(request: TurnRequest) -> int:
-    """Seed of all the turn's randomness."""
+def _turn_seed(request: TurnRequest) -> int:
     assert request.sampling.seed is not None
     return request.sampling.seed
 
@@ -225,5 +200,4 @@ def _key(request: TurnRequest, prompt: tuple[int, ...] | None = None) -> tuple[f
 
 
 def _fraction(*parts: int) -> float:
-    """A number in [0, 1) that depends on ``parts``."""
     return derive_seed(*parts) / (1 << 63)

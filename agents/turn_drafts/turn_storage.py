@@ -1,4 +1,4 @@
-"""Conversion of turns into the ledger's form, and the part of a stored turn that may be offered."""
+"""Conversion of turns to the ledger's form and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turntree.spec_tree.rules.ledger import StoredTurn
 
 
 def storage_key(prompt: Sequence[int], sampling: Sampling) -> tuple[float, ...]:
-    """The exact state, and every sampling parameter that shapes the distribution there."""
+    """Return the exact state and every sampling parameter that shapes the distribution there."""
     return (
         DialogueState.from_tokens(prompt).exact,
         sampling.temperature,
@@ -28,10 +28,9 @@ def storage_key(prompt: Sequence[int], sampling: Sampling) -> tuple[float, ...]:
 
 
 def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None, width: int) -> StoredTurn | None:
-    """A turn in the ledger's form; ``None`` for an aborted turn or one that cannot be verified again later.
+    """Return a turn in the ledger's form; ``None`` if it was aborted or could not be verified later.
 
-    Args:
-        width: Most probable tokens to keep with each token.
+    Keeps ``width`` most probable tokens with each token.
     """
     count, top = len(completion.token_ids), narrowed(completion.top, width)
     if completion.finish_reason is FinishReason.ABORT or not count or (width and top is None):
@@ -39,12 +38,12 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
     return StoredTurn(
         tokens=np.array(completion.token_ids, np.int32),
         logprobs=np.array(completion.behaviour_logprobs or completion.logprobs, np.float32),
-        # Copies where the completion has more columns: a view would keep them all in memory.
+        # A view of the completion's table would keep all its columns in memory.
         top_ids=np.zeros((count, 0), np.int32) if top is None else np.ascontiguousarray(top.ids),
         top_logprobs=np.zeros((count, 0), np.float32) if top is None else np.ascontiguousarray(top.logprobs),
         seed=seed,
         version=completion.weights_version,
-        room=sampling.max_tokens,
+        token_limit=sampling.max_tokens,
         stopped=completion.finish_reason is FinishReason.STOP,
     )
 
@@ -52,26 +51,24 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
 class Offer(NamedTuple):
     """The part of a stored turn that may be emitted now."""
 
-    tokens: list[int]
-    """Its first tokens, up to the first one that ends a turn now; at least one."""
-    most: int
-    """Most tokens that the turn may have."""
+    tokens: list[int]  #: its first tokens, up to the first one that ends a turn now; at least one
+    most: int  #: most tokens of the turn
 
 
 def offer(turn: StoredTurn, sampling: Sampling) -> Offer:
-    """The part of ``turn`` that fits the present request."""
+    """Return the part of a stored turn that the request allows."""
     most = sampling.max_tokens
-    if not turn.stopped and len(turn.tokens) < turn.room:
-        most = min(most, len(turn.tokens))  # the context was full there
+    if not turn.stopped and len(turn.tokens) < turn.token_limit:
+        most = min(most, len(turn.tokens))  # the turn ended because the context was full
     tokens = turn.tokens[:most].tolist()
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token in sampling.stop_token_ids:
-            return Offer(tokens[: place + 1], most)
+            return Offer(tokens[: index + 1], most)
     return Offer(tokens, most)
 
 
 def within(state: DialogueState | None, prompt: Sequence[int]) -> DialogueState | None:
-    """The state inside a turn, after ``prompt``: another position in the same dialogue."""
+    """Return the state after ``prompt``, inside a turn of the same dialogue."""
     if state is None:
         return None
     return DialogueState.from_tokens(prompt, task=state.task, tools=state.tools, env=state.env)

@@ -1,4 +1,4 @@
-"""One HTML file that shows a run: its episodes, their tokens, the trees of its states, its curves."""
+"""One HTML page of a run: episodes, tokens, prefix trees and curves."""
 
 from turntree.agents.viewer.page import view
 

@@ -1,51 +1,44 @@
-"""Line charts as small inline SVG; colours come from the page.
-
-Text sizes are chosen for a chart about 460 units wide, so that it can be
-read on a phone. All text in the picture is escaped.
-"""
+"""Line charts as inline SVG, and the charts of a training run. Colours come from the page; all text is escaped."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
+
+from turntree.agents.viewer.source import Figures, Source
 
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 14, 38
 _TICKS = 5
-_LEAST = 1e-300
-"""Below it floats lose their digits."""
+_LEAST = 1e-300  #: below this, floats lose precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line."""
-
-    name: str
-    """Label in the legend and the tooltips."""
-    style: str
-    """Class of the page's style sheet: ``main``, ``other`` or ``faint``."""
-    points: tuple[tuple[float, float], ...]
-    """(x, y), finite, in order of x."""
+    name: str  #: label in the legend and tooltips
+    style: str  #: CSS class: main, other or faint
+    points: tuple[tuple[float, float], ...]  #: (x, y), finite, sorted by x
+    #: (x, low, high) of a shaded band below the line, finite, sorted by x
     band: tuple[tuple[float, float, float], ...] = ()
-    """(x, low, high) of a shaded band below the line, finite, in order of x."""
 
 
 def line_chart(series: Sequence[Series], *, title: str, top: float | None = None, across: str = "training step") -> str:
-    """An SVG element.
+    """Return an SVG element.
 
     Args:
-        series: Lines, later ones drawn above earlier ones; together at least one point.
-        title: Description, for readers who cannot see it.
-        top: Highest value of the vertical axis; ``None`` fits the data. The axis has 0 on it, and begins there where
-            no value is negative.
-        across: What the horizontal axis counts.
+        series: Lines with at least one point together; later ones are drawn on top.
+        title: Description for screen readers.
+        top: Highest value of the vertical axis; ``None`` fits the data. The axis starts at 0, or at negative data.
+        across: Label of the horizontal axis.
     """
     xs = [x for line in series for x, _ in line.points]
     low, high = min(xs), max(xs)
     ys = [0.0] + [y for line in series for point in (*line.points, *line.band) for y in point[1:]]
     step = _nice(((top or max(ys)) - min(ys)) / (_TICKS - 1))
+    # The small offsets keep rounding errors from adding a tick.
     first, last = math.floor(min(ys) / step + 1e-9), math.ceil(max(ys) / step - 1e-9)
     floor, ceiling = step * first, top or step * (last if last > first else first + 1)
 
@@ -82,22 +75,21 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and the ``window - 1`` before it, fewer at the beginning.
+    """Return the mean of each value and up to ``window - 1`` values before it.
 
-    Example:
-        >>> moving_average([1.0, 3.0, 5.0], 2)
-        [1.0, 2.0, 4.0]
+    >>> moving_average([1.0, 3.0, 5.0], 2)
+    [1.0, 2.0, 4.0]
     """
     cut = [values[max(0, end - window) : end] for end in range(1, len(values) + 1)]
     return [sum(part) / len(part) for part in cut]
 
 
-def _line(line: Series, places: Sequence[tuple[float, float]], across: str) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _line(line: Series, positions: Sequence[tuple[float, float]], across: str) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(f"{line.name}, {across} {at:g}: {value:.3g}")}'
         "</title></circle>"
-        for (x, y), (at, value) in zip(places, line.points, strict=True)
+        for (x, y), (at, value) in zip(positions, line.points, strict=True)
     )
     return f'<g class="line {escape(line.style)}"><polyline points="{path}"/>{dots}</g>'
 
@@ -110,8 +102,85 @@ def _whole_ticks(low: float, high: float) -> list[float]:
 
 
 def _nice(value: float) -> float:
-    """The nearest of 1, 2, 2.5 and 5 times a power of ten that is not below ``value``; 1 of what is next to nothing."""
+    # Round up to 1, 2, 2.5 or 5 times a power of ten.
     if value < _LEAST:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in (1, 2, 2.5, 5, 10) if power * step >= value * (1 - 1e-9))
+
+
+_WINDOW = 5  #: steps in the moving average
+
+
+class Curve(NamedTuple):
+    title: str
+    svg: str
+
+
+_Read = Callable[[Figures], float | None]
+
+
+def _named(name: str) -> _Read:
+    return lambda row: row.number(name)
+
+
+def _accepted_fraction(row: Figures) -> float | None:
+    accepted, drafted = row.number("accepted"), row.number("drafted")
+    return accepted / drafted if accepted is not None and drafted is not None and abs(drafted) >= 1 else None
+
+
+_OF_TRAINER: tuple[tuple[str, _Read], ...] = (
+    ("mean reward", _named("critic/score/mean")),
+    ("sampled tokens per episode", _named("response_length/mean")),
+    ("policy entropy, nats per token", _named("actor/entropy")),
+    ("seconds per step", _named("timing_s/step")),
+    ("gradient norm", _named("actor/grad_norm")),
+)
+_OF_ENGINE: tuple[tuple[str, _Read], ...] = (
+    ("tokens per forward pass", _named("tokens_per_forward_pass")),
+    ("accepted fraction of drafted tokens", _accepted_fraction),
+    ("engine seconds per step", _named("seconds")),
+)
+_REPLAYED = (("forward passes", "forward_passes"), ("engine seconds", "seconds"))
+
+
+def curves(source: Source) -> list[Curve]:
+    rows = [(title, read, source.metrics) for title, read in _OF_TRAINER]
+    rows += [(title, read, source.engine) for title, read in _OF_ENGINE]
+    found = [_curve(title, read, figures) for title, read, figures in rows]
+    found += [_replayed_curve(title, _named(name), source) for title, name in _REPLAYED]
+    return [curve for curve in found if curve is not None]
+
+
+def _points(read: _Read, rows: tuple[Figures, ...]) -> list[tuple[float, float]]:
+    return [(float(row.step), value) for row in rows if (value := read(row)) is not None]
+
+
+def _replayed_curve(title: str, read: _Read, source: Source) -> Curve | None:
+    plain, drafted = (tuple(_points(read, rows)) for rows in (source.plain, source.drafted))
+    if min(len(plain), len(drafted)) < 2:
+        return None
+    title = f"{title} of replayed steps; dashed: without drafts"
+    lines = [
+        Series(name="without drafts", style="other", points=plain),
+        Series(name="with drafts", style="main", points=drafted),
+    ]
+    return Curve(title, line_chart(lines, title=title))
+
+
+def _curve(title: str, read: _Read, rows: tuple[Figures, ...]) -> Curve | None:
+    points = _points(read, rows)
+    if len(points) < 2:
+        return None
+    xs, ys = zip(*points, strict=True)
+    smooth = tuple(zip(xs, moving_average(ys, _WINDOW), strict=True))
+    return Curve(
+        title,
+        line_chart(
+            [
+                Series(name="each step", style="faint", points=tuple(points)),
+                Series(name=f"mean of {_WINDOW} steps", style="main", points=smooth),
+            ],
+            title=title,
+        ),
+    )

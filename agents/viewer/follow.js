@@ -1,4 +1,4 @@
-/* A page that is served follows the run: its data are exchanged, what is open and chosen stays. */
+/* A served page polls the run and replaces its data; the open episode and the filters stay. */
 async function follow(last) {
   const now = await fetch("stamp").then((answer) => answer.text(), () => last);
   if (now !== last) {
@@ -8,7 +8,7 @@ async function follow(last) {
     document.querySelector(".charts").replaceWith(page.querySelector(".charts"));
     $("no-curves").hidden = document.querySelector(".charts").children.length > 0;
     const scroll = $("list").scrollTop;
-    await read();
+    await load();
     await filter();
     $("list").scrollTop = scroll;
   }

@@ -1,7 +1,6 @@
-"""Episodes in the form that the page reads: columns for the list, packed chunks for the details.
+"""Episodes in the page's format: columns for the list, compressed chunks for the details.
 
-Ten thousand episodes do not fit into a browser as objects; their columns do,
-and a chunk is unpacked when one of its episodes is opened.
+A browser cannot hold ten thousand episodes as objects, so a chunk is unpacked when one of its episodes is opened.
 """
 
 from __future__ import annotations
@@ -21,26 +20,18 @@ from turntree.agents.files import json_value
 from turntree.envs import Role
 from turntree.spec_tree import DialogueState
 
-CHUNK = 64
-"""Episodes packed together."""
+CHUNK = 64  #: episodes per chunk
 
 
 @dataclass(slots=True)
 class Packed:
-    """A run, packed."""
-
-    columns: dict[str, list[Any]] = field(default_factory=dict)
-    """One list per column, an entry per episode."""
-    chunks: list[str] = field(default_factory=list)
-    """Base64 of gzipped JSON, ``CHUNK`` episodes each."""
-    tokens: set[int] = field(default_factory=set)
-    """Token ids that occur."""
-    states: dict[str, list[int]] = field(default_factory=dict)
-    """Turns by dialogue state, as concatenated pairs: number of the episode, number of the turn."""
+    columns: dict[str, list[Any]] = field(default_factory=dict)  #: column -> one entry per episode
+    chunks: list[str] = field(default_factory=list)  #: base64 of gzipped JSON, ``CHUNK`` episodes each
+    tokens: set[int] = field(default_factory=set)  #: token ids that occur
+    states: dict[str, list[int]] = field(default_factory=dict)  #: dialogue state -> flat pairs (episode, turn)
 
 
 def pack(*runs: Iterable[Record]) -> Packed:
-    """Pack the episodes of one run, or of several after each other; only one chunk is held unpacked."""
     packed = Packed(columns={name: [] for name in _COLUMNS})
     chunk: list[dict[str, Any]] = []
     for number, (run, record) in enumerate((run, record) for run, records in enumerate(runs) for record in records):
@@ -48,16 +39,16 @@ def pack(*runs: Iterable[Record]) -> Packed:
             packed.columns[name].append(value)
         chunk.append(_detail(number, record.episode, packed))
         if len(chunk) == CHUNK:
-            packed.chunks.append(squeeze(chunk))
+            packed.chunks.append(compress(chunk))
             chunk = []
     if chunk:
-        packed.chunks.append(squeeze(chunk))
+        packed.chunks.append(compress(chunk))
+    # A tree of a single turn shows nothing.
     packed.states = {key: turns for key, turns in packed.states.items() if len(turns) > 2}
     return packed
 
 
-def squeeze(value: Any) -> str:
-    """Base64 of gzipped JSON; numbers that JSON cannot write become null."""
+def compress(value: Any) -> str:
     text = json.dumps(json_value(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0)).decode()
 
@@ -102,16 +93,17 @@ def _outcome(episode: Episode) -> str:
 def _detail(number: int, episode: Episode, packed: Packed) -> dict[str, Any]:
     turns = []
     context: tuple[int, ...] = ()
-    for place, turn in enumerate(episode.turns):
+    for turn_index, turn in enumerate(episode.turns):
+        # A shortened turn was rendered again, so nothing of its prompt is known.
         context = () if turn.shortened else context
         key = f"{DialogueState.from_tokens(turn.prompt_ids).exact:x}"
-        packed.states.setdefault(key, []).extend((number, place))
+        packed.states.setdefault(key, []).extend((number, turn_index))
         turns.append(_turn(turn, context, key))
         packed.tokens.update(turn.prompt_ids[len(context) :], turn.completion.token_ids)
         context = turn.prompt_ids + turn.completion.token_ids
-    spoken = sum(1 + len(turn.observation) for turn in episode.turns)
+    in_turns = sum(1 + len(turn.observation) for turn in episode.turns)
     return {
-        "opening": max(0, len(episode.messages) - spoken),
+        "opening": max(0, len(episode.messages) - in_turns),
         "messages": [message.to_openai() for message in episode.messages],
         "turns": turns,
         "rewards": dict(episode.rewards),

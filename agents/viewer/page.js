@@ -19,7 +19,7 @@ async function unpack(id) {
 
 const ROW = 44, KEPT = 24, WIDEST = 24, TURNS = 400;
 const PAINTS = [["draft", "drafts"], ["logprob", "probability"], ["level", "level"], ["mask", "mask"], ["none", "none"]];
-let head, columns, said = null, shown = [], chosen = -1, paint = "draft", asTokens = false, opened = 0;
+let head, columns, allTexts = null, shown = [], chosen = -1, paint = "draft", asTokens = false, opened = 0;
 const chunks = new Map();
 
 async function episode(number) {
@@ -31,22 +31,22 @@ async function episode(number) {
   return (await chunks.get(chunk))[number % head.chunk];
 }
 
-/* ---- text of tokens: bytes are joined before they are read, since a character may span tokens ---- */
+/* ---- token text: bytes are joined before decoding, because a character may span tokens ---- */
 function texts(ids) {
   const decoder = new TextDecoder();
-  return ids.map((id, place) => {
+  return ids.map((id, index) => {
     const raw = head.tokens[id];
     if (raw === undefined) return decoder.decode() + `⟨${id}⟩`;
     const bytes = Uint8Array.from(raw, (c) => c.charCodeAt(0));
-    return decoder.decode(bytes, { stream: place + 1 < ids.length });
+    return decoder.decode(bytes, { stream: index + 1 < ids.length });
   });
 }
 const isSpecial = (text) => /^<[|/]?[^<>]{1,40}>$|^⟨\d+⟩$/.test(text);
 
 function tokens(ids, describe) {
   const parts = document.createDocumentFragment();
-  texts(ids).forEach((text, place) => {
-    const { marks, title, probability } = describe(place);
+  texts(ids).forEach((text, index) => {
+    const { marks, title, probability } = describe(index);
     const node = el("span", { class: `tok ${marks}${isSpecial(text) ? " special" : ""}`, title }, text);
     if (probability !== null) node.style.setProperty("--p", (1 - probability).toFixed(3));
     parts.append(node);
@@ -55,19 +55,19 @@ function tokens(ids, describe) {
 }
 
 function sampled(turn) {
-  return (place) => {
-    const logprob = turn.logprobs[place], level = turn.levels ? turn.levels[place] : "A", accepted = turn.accepted[place] === "1";
+  return (index) => {
+    const logprob = turn.logprobs[index], level = turn.levels ? turn.levels[index] : "A", accepted = turn.accepted[index] === "1";
     const probability = logprob === null || logprob === undefined ? null : Math.exp(Math.min(0, logprob));
     return {
       marks: `m l${level}${accepted ? " a" : ""}`,
-      title: `token ${turn.ids[place]}, p ${probability === null ? "unknown" : probability.toFixed(3)}, level ${level}` +
+      title: `token ${turn.ids[index]}, p ${probability === null ? "unknown" : probability.toFixed(3)}, level ${level}` +
         (turn.accepted ? (accepted ? ", drafted and accepted" : ", sampled") : ""),
       probability,
     };
   };
 }
 const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-const context = (ids) => (place) => ({ marks: "", title: `token ${ids[place]}, not the policy's`, probability: null });
+const context = (ids) => (index) => ({ marks: "", title: `token ${ids[index]}, prompt`, probability: null });
 
 /* ---- the list ---- */
 function row(number) {
@@ -93,26 +93,26 @@ function draw() {
   if (there) list.setAttribute("aria-activedescendant", `row-${chosen}`); else list.removeAttribute("aria-activedescendant");
 }
 
-/* Texts of all episodes, read when they are first searched. */
-async function texted() {
-  $("summary").textContent = "reading the texts …";
-  said = [];
+/* Unpack the text of all episodes for the first text search. */
+async function loadTexts() {
+  $("summary").textContent = "loading texts …";
+  allTexts = [];
   for (let chunk = 0; chunk * head.chunk < columns.reward.length; chunk++)
-    for (const data of await unpack(`chunk-${chunk}`)) said.push(data.messages.map(plain).join("\n").toLowerCase());
+    for (const data of await unpack(`chunk-${chunk}`)) allTexts.push(data.messages.map(plain).join("\n").toLowerCase());
 }
 
 async function filter() {
-  if ($("texts").checked && !said) await texted();
+  if ($("texts").checked && !allTexts) await loadTexts();
   const c = columns, words = $("find").value.toLowerCase().split(/\s+/).filter(Boolean);
   const outcome = $("outcome").value, stop = $("stop").value;
   const from = $("from").value === "" ? -Infinity : +$("from").value, to = $("to").value === "" ? Infinity : +$("to").value;
   shown = [];
   for (let n = 0; n < c.reward.length; n++) {
-    if (c.run[n] && partner(n) !== undefined) continue; // shown beside that of the first run
+    if (c.run[n] && partner(n) !== undefined) continue; // shown next to the first run's episode
     if (outcome && c.outcome[n] !== outcome || stop && c.stop[n] !== stop) continue;
     if (c.step[n] !== null && (c.step[n] < from || c.step[n] > to)) continue;
     if (words.length) {
-      const text = `${c.task[n]} ${c.env[n]} ${c.source[n]} ${c.stop[n]}`.toLowerCase() + ($("texts").checked ? said[n] ?? "" : "");
+      const text = `${c.task[n]} ${c.env[n]} ${c.source[n]} ${c.stop[n]}`.toLowerCase() + ($("texts").checked ? allTexts[n] ?? "" : "");
       if (!words.every((word) => text.includes(word))) continue;
     }
     shown.push(n);
@@ -133,26 +133,27 @@ async function filter() {
 async function open(number) {
   chosen = number;
   listing(false);
-  const place = shown.indexOf(number), list = $("list"), top = place * ROW;
-  if (place >= 0 && (top < list.scrollTop || top + ROW > list.scrollTop + list.clientHeight)) list.scrollTop = top - list.clientHeight / 2;
+  const index = shown.indexOf(number), list = $("list"), top = index * ROW;
+  if (index >= 0 && (top < list.scrollTop || top + ROW > list.scrollTop + list.clientHeight)) list.scrollTop = top - list.clientHeight / 2;
   draw();
   history.replaceState(null, "", `#episode=${number}`);
-  const ticket = ++opened, other = partner(number);
+  const request = ++opened, other = partner(number);
   const both = await Promise.all([number, other].filter((one) => one !== undefined).map(async (one) => [one, await episode(one)]));
-  if (ticket === opened) show(both);
+  // A later click may have finished first.
+  if (request === opened) show(both);
 }
 
-/* Of two runs: the episode of the same task, sample and turn of the run in the other one. */
+/* Two runs: pair episodes with the same task, sample and occurrence. */
 let partners = new Map();
 const partner = (number) => partners.get(number);
 function pair() {
   const seen = new Map(), first = new Map(), c = columns;
   partners = new Map();
   for (let n = 0; n < c.reward.length; n++) {
-    const key = JSON.stringify([c.env[n], c.task[n] || c.index[n], c.session[n]]), count = seen.get(c.run[n] + key) ?? 0, place = `${key}${count}`;
+    const key = JSON.stringify([c.env[n], c.task[n] || c.index[n], c.session[n]]), count = seen.get(c.run[n] + key) ?? 0, occurrence = `${key}${count}`;
     seen.set(c.run[n] + key, count + 1);
-    if (!c.run[n]) first.set(place, n);
-    else if (first.has(place)) { partners.set(n, first.get(place)); partners.set(first.get(place), n); }
+    if (!c.run[n]) first.set(occurrence, n);
+    else if (first.has(occurrence)) { partners.set(n, first.get(occurrence)); partners.set(first.get(occurrence), n); }
   }
 }
 
@@ -161,14 +162,14 @@ const fact = (name, value) => value === null || value === "" || value === undefi
 function show(both) {
   const buttons = el("div", { class: "tools", role: "group", "aria-label": "Colours" }, el("span", {}, "Colour tokens by"),
     ...PAINTS.map(([name, label]) => el("button", { "aria-pressed": String(paint === name), "data-paint": name, onclick: () => colour(name) }, label)),
-    el("button", { "aria-pressed": String(asTokens), id: "as-tokens", onclick: () => { asTokens = !asTokens; show(both); } }, "token by token"));
+    el("button", { "aria-pressed": String(asTokens), id: "as-tokens", onclick: () => { asTokens = !asTokens; show(both); } }, "raw tokens"));
   const [number] = both[0];
   $("detail").replaceChildren(el("h2", {}, columns.task[number] || columns.env[number]), buttons, legend(),
-    el("div", { class: `paint-${paint}${both.length > 1 ? " both" : ""}`, id: "dialogue" }, ...both.map(([one, data]) => told(one, data))));
+    el("div", { class: `paint-${paint}${both.length > 1 ? " both" : ""}`, id: "dialogue" }, ...both.map(([one, data]) => renderEpisode(one, data))));
   $("detail").scrollTop = 0;
 }
 
-function told(number, data) {
+function renderEpisode(number, data) {
   const c = columns, at = (name) => c[name][number];
   const facts = el("p", { class: "facts" },
     ...fact("environment", at("env")), ...fact("step", at("step")), ...fact("sample", at("session")), ...fact("reward", at("reward")),
@@ -177,10 +178,10 @@ function told(number, data) {
     ...fact("failure", data.failure), ...fact("ungraded", data.ungraded.join(", ")));
   const body = asTokens ? [stream(data)] : bubbles(data);
   const rewards = Object.entries(data.rewards);
-  const table = rewards.length ? [el("h3", {}, "Reward by component"), el("table", { class: "rewards" }, el("tbody", {},
+  const table = rewards.length ? [el("h3", {}, "Reward components"), el("table", { class: "rewards" }, el("tbody", {},
     ...rewards.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value === null ? "none" : String(+value.toFixed(4)))))))] : [];
   const heading = head.runs.length > 1 ? [el("h3", {}, head.runs[at("run")])] : [];
-  return el("section", { class: "told" }, ...heading, facts, ...body, ...table);
+  return el("section", { class: "episode" }, ...heading, facts, ...body, ...table);
 }
 
 function colour(name) {
@@ -191,8 +192,8 @@ function colour(name) {
 }
 
 function legend() {
-  const keys = { draft: [["accept", "drafted and accepted"]], mask: [["accept", "sampled by the policy: trained on"]], logprob: [["lowest", "improbable under the policy"]],
-    level: [["card", "A: exact given the policy"], ["b", "B: exact, replayed and never trained on"], ["c", "C: exact in the marginal"], ["d", "D: biased"]], none: [] }[paint];
+  const keys = { draft: [["accept", "drafted and accepted"]], mask: [["accept", "sampled by the policy (trained on)"]], logprob: [["lowest", "low probability under the policy"]],
+    level: [["card", "A: exact"], ["b", "B: exact replay, not trained on"], ["c", "C: exact in the marginal distribution"], ["d", "D: biased"]], none: [] }[paint];
   return el("div", { class: "legend" }, ...keys.map(([colour, text]) => {
     const box = el("i"); box.style.background = `var(--${colour})`; return el("span", {}, box, text); }));
 }
@@ -205,8 +206,8 @@ function stream(data) {
 
 function bubbles(data) {
   let next = 0;
-  return data.messages.map((message, place) => {
-    const turn = place >= data.opening && message.role === "assistant" ? data.turns[next++] : undefined;
+  return data.messages.map((message, index) => {
+    const turn = index >= data.opening && message.role === "assistant" ? data.turns[next++] : undefined;
     const who = el("div", { class: "who" }, el("span", {}, message.role + (message.name ? ` ${message.name}` : "")));
     const node = el("section", { class: `bubble ${message.role}` }, who);
     if (!turn) { node.append(el("div", { class: "text" }, plain(message))); return node; }
@@ -240,7 +241,7 @@ async function unfold(button, node, known) {
     }
   }
   const left = known.length / 2 - root.count;
-  node.append(el("details", { class: "tree", open: "" }, el("summary", {}, `${counted(root.count, "turn")} said here` + (left > 0 ? `, ${left} more left out` : "")), ...children(root, [])));
+  node.append(el("details", { class: "tree", open: "" }, el("summary", {}, `${counted(root.count, "turn")} from this state` + (left > 0 ? `, ${left} more not shown` : "")), ...children(root, [])));
 }
 
 function children(node, path) {
@@ -261,7 +262,7 @@ function branch(id, node, before, path) {
   return fold;
 }
 
-/* ---- around it ---- */
+/* ---- tabs, drawer, keyboard ---- */
 function tab(name) {
   for (const id of ["episodes", "curves"]) {
     $(id).hidden = id !== name;
@@ -279,7 +280,7 @@ function listing(open) {
 }
 
 function move(by) {
-  const place = shown.indexOf(chosen), target = place < 0 ? 0 : Math.max(0, Math.min(shown.length - 1, place + by));
+  const index = shown.indexOf(chosen), target = index < 0 ? 0 : Math.max(0, Math.min(shown.length - 1, index + by));
   if (shown.length) open(shown[target]);
 }
 
@@ -301,24 +302,24 @@ function keys(event) {
   if (inList && !onTab) actions.Enter = () => $("detail").focus();
   if (actions[event.key]) { actions[event.key](); event.preventDefault(); }
 }
-async function linked() {
+async function openLinked() {
   const asked = /^#episode[-=](\d+)$/.exec(location.hash);
   await open(asked && +asked[1] < columns.reward.length ? +asked[1] : 0);
 }
 const press = (name) => document.querySelector(`[data-paint=${name}]`)?.click();
 
-async function read() {
+async function load() {
   head = await unpack("head");
   columns = head.columns;
   pair();
-  said = null;
+  allTexts = null;
   chunks.clear();
   for (const id of ["outcome", "stop"]) for (const value of [...new Set(columns[id])].sort())
     if (![...$(id).options].some((option) => option.value === value)) $(id).append(el("option", { value }, value));
 }
 
 async function start() {
-  await read();
+  await load();
   const steps = columns.step.filter((step) => step !== null);
   let low = Infinity, high = -Infinity;
   for (const step of steps) { low = Math.min(low, step); high = Math.max(high, step); }
@@ -332,9 +333,9 @@ async function start() {
   addEventListener("keydown", keys);
   for (const id of ["episodes", "curves"]) $(`tab-${id}`).addEventListener("click", () => tab(id));
   await filter();
-  addEventListener("hashchange", linked);
-  await linked();
-  if (typeof follow === "function") follow(""); // of a page that is served: what has come since it was made is read at once
+  addEventListener("hashchange", openLinked);
+  await openLinked();
+  if (typeof follow === "function") follow(""); // a served page loads new episodes at once
   document.documentElement.dataset.ready = "true";
 }
 start();

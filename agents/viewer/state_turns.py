@@ -1,53 +1,75 @@
-"""The turns of a run that began at one dialogue state."""
-
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from turntree.agents.episodes.record import Record
 from turntree.agents.errors import RecordError
+from turntree.spec_tree import TreeNode
 
 
 class StateTurns(NamedTuple):
-    """The sampled turns of one state."""
-
-    task: str
-    """Id of the task."""
-    turns: list[tuple[int, ...]]
-    """Token ids of each turn that began there."""
-    all_turns: int
-    """Number of turns with that index, whatever their state."""
+    task: str  #: task id
+    turns: list[tuple[int, ...]]  #: token ids of each turn from this state
+    all_turns: int  #: turns with this index, in any state
 
 
 def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> StateTurns:
-    """Turns number ``turn`` of one task that share the most frequent prompt.
+    """Return the turns with index ``turn`` of one task that share the most frequent prompt.
 
     Args:
-        task: Id of the task; ``None`` takes the first one's.
+        task: Task id; ``None`` takes the first task.
         turn: From 0.
-
-    Raises:
-        RecordError: If there is no such task or turn.
     """
     by_prompt: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
     seen: dict[str, None] = {}
     for record in records:
-        of = record.episode.task.id if record.episode.task else ""
-        seen[of] = None
+        task_id = record.episode.task.id if record.episode.task else ""
+        seen[task_id] = None
         if task is None:
-            task = of
-        if of == task and turn < len(record.episode.turns):
-            turn_here = record.episode.turns[turn]
-            by_prompt[turn_here.prompt_ids].append(turn_here.completion.token_ids)
+            task = task_id
+        if task_id == task and turn < len(record.episode.turns):
+            state_turn = record.episode.turns[turn]
+            by_prompt[state_turn.prompt_ids].append(state_turn.completion.token_ids)
     if task not in seen:
-        raise RecordError(f"no episode of task {task!r}; there are, for example, {', '.join(list(seen)[:3])}")
+        raise RecordError(f"no episode of task {task!r}; recorded tasks are, for example, {', '.join(list(seen)[:3])}")
     if not by_prompt:
         raise RecordError(f"no episode of task {task!r} has a turn {turn}; turns are counted from 0")
     turns = max(by_prompt.values(), key=len)
     if not any(turns):
         raise RecordError(
-            f"of task {task!r} only texts are recorded, and a tree is made of tokens; `turntree view` shows texts"
+            f"task {task!r} was recorded as text only, and a tree needs tokens; `turntree view` shows text"
         )
     return StateTurns(task, turns, sum(map(len, by_prompt.values())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A path of the prefix tree without forks."""
+
+    text: str
+    count: int  #: turns that took this path
+    share: float  #: fraction of the turns at the fork before it, in [0, 1]
+    children: tuple[Branch, ...]  #: most frequent first
+    hidden: int = 0  #: children left out
+
+
+def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:
+    return _branch(root, decode, widest, before=root.count)
+
+
+def _branch(node: TreeNode, decode: Callable[[int], str], widest: int, before: int) -> Branch:
+    count = node.count
+    text = "" if node.token < 0 else decode(node.token)
+    while len(node.children) == 1 and node.children[0].count == count:
+        node = node.children[0]
+        text += decode(node.token)
+    return Branch(
+        text=text,
+        count=count,
+        share=count / before if before else 0.0,
+        children=tuple(_branch(child, decode, widest, before=count) for child in node.children[:widest]),
+        hidden=max(0, len(node.children) - widest),
+    )

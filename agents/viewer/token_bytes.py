@@ -1,9 +1,7 @@
-"""The bytes of each token, so that a page can decode texts itself.
+"""The bytes of each token, so that a page can decode text itself.
 
-A token may be half of a character: bytes can be joined, texts of single tokens
-cannot. Tokenizers differ in how they write bytes into their vocabulary; supported
-are byte-level BPE and sentencepiece with byte fall-back, and any other tokenizer
-decodes token by token.
+A token may be part of a character: bytes can be joined, decoded single tokens cannot. Supported are byte-level BPE and
+SentencePiece with byte fallback; other tokenizers are decoded token by token.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 
 def token_bytes(tokenizer: Any, ids: Iterable[int]) -> dict[int, bytes]:
-    """Bytes of every token in ``ids``; ids that the tokenizer does not have are left out."""
+    """Return the bytes of each token in ``ids``; ids that the tokenizer lacks are left out."""
     read = _reader(tokenizer)
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     size = len(tokenizer)
@@ -46,7 +44,8 @@ def _byte_level(token: str) -> bytes:
     alphabet = _byte_alphabet()
     if all(character in alphabet for character in token):
         return bytes(alphabet[character] for character in token)
-    return token.encode()  # an added token is stored as plain text
+    # Added tokens are stored as plain text.
+    return token.encode()
 
 
 def _sentencepiece(token: str) -> bytes:
@@ -56,7 +55,7 @@ def _sentencepiece(token: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE writes printable Latin-1 bytes as themselves and the others, in order, from U+0100 on."""
+    # Byte-level BPE maps printable Latin-1 bytes to themselves and the rest, in order, to U+0100 onwards.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    escaped = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + index): byte for index, byte in enumerate(escaped)}

@@ -1,4 +1,4 @@
-"""The multi-turn tasks of BFCL (Berkeley function-calling leaderboard) over the benchmark's own simulated APIs.
+"""Play the multi-turn tasks of BFCL (Berkeley function-calling leaderboard) over the benchmark's own simulated APIs.
 
-APIs, documents and tasks are those of the package ``bfcl-eval``. Not here: its other categories, its model handlers.
+APIs, documents and tasks come from the package ``bfcl-eval``. Not covered: BFCL's other categories and model handlers.
 """

@@ -1,5 +1,3 @@
-"""The APIs and documents of the package ``bfcl-eval``, which is imported when an environment needs it."""
-
 from __future__ import annotations
 
 import copy
@@ -12,13 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
-from turntree.envs.context import Context
 from turntree.envs.data.rows import file_rows
 from turntree.envs.errors import MissingExtra, pip_install
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 
+# The package pins old versions of numpy and others for its model handlers, which nothing here uses.
 PACKAGE = "bfcl-eval==2026.3.23"
-"""It pins old versions of numpy and others for its model handlers, which nothing here uses."""
+#: per API, by the name that tasks use (also its class name): its module and its file of documents
 APIS: Mapping[str, str] = {
     "GorillaFileSystem": "gorilla_file_system",
     "MathAPI": "math_api",
@@ -29,20 +28,17 @@ APIS: Mapping[str, str] = {
     "TwitterAPI": "posting_api",
     "VehicleControlAPI": "vehicle_control",
 }
-"""Module and file of documents of each API, by the name that tasks use, which is also its class."""
 logger = logging.getLogger(__name__)
 _JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
 class Caller(Protocol):
-    """Whoever has the APIs of an episode."""
-
     def call(self, tool: ApiTool, arguments: Mapping[str, Any]) -> str:
         """Call a function of an API."""
 
 
 class ApiTool(Tool):
-    """A function of an API as its document describes it; the API itself judges the arguments."""
+    """Wrap a function of an API as its document describes it; the API itself checks the arguments."""
 
     is_method = True
 
@@ -55,12 +51,11 @@ class ApiTool(Tool):
         }
 
     def run(self, arguments: Mapping[str, Any], *, owner: object | None = None, context: Context | None = None) -> str:
-        """Call the function of the episode's API."""
         return cast(Caller, owner).call(self, arguments)
 
     @property
     def function(self) -> Callable[..., Any]:  # type: ignore[override]  # looked up when it is asked for
-        """The method of the API, with the document as its docstring; the order of its arguments may be another."""
+        # The document becomes the docstring. It may list the arguments in another order than the method.
         method = getattr(_api_class(self.api), self.name)
 
         @functools.wraps(method)
@@ -76,19 +71,14 @@ class ApiTool(Tool):
 
 
 def package_data() -> Path:
-    """The folder of tasks and documents in the installed package.
-
-    Raises:
-        MissingExtra: If the package is not installed.
-    """
     return Path(str(_module("bfcl_eval").__file__)).parent / "data"
 
 
 def new_api(name: str, configuration: Mapping[str, Any], *, long_context: bool) -> Any:
-    """An API in the state with which a task begins; it may hold parts of the package's own data.
+    """Create an API in the state in which a task begins.
 
-    Args:
-        long_context: Whether it has much more in it than the configuration says.
+    The state may share objects with the package's own data. With ``long_context`` the API holds much more than the
+    configuration says.
     """
     api = _api_class(name)()
     if hasattr(api, "_load_scenario"):  # one has no state
@@ -98,7 +88,7 @@ def new_api(name: str, configuration: Mapping[str, Any], *, long_context: bool) 
 
 @functools.lru_cache(maxsize=1)
 def all_api_tools() -> Mapping[str, ApiTool]:
-    """The tools of all APIs, by name; another version of the package than ``PACKAGE`` is warned of.
+    """Return the tools of all APIs by name, and warn if the installed package is not ``PACKAGE``.
 
     Raises:
         MissingExtra: If the package is not installed.
@@ -115,13 +105,11 @@ def all_api_tools() -> Mapping[str, ApiTool]:
 
 @functools.lru_cache(maxsize=4096)
 def tools_of(apis: tuple[str, ...], withheld: frozenset[str]) -> tuple[Tool, ...]:
-    """The tools of some APIs without those that are withheld, in the order of the APIs."""
     tools = (tool for api in apis for tool in all_api_tools().values() if tool.api == api)
     return tuple(tool for tool in tools if tool.name not in withheld)
 
 
 def written(tools: Iterable[Tool]) -> str:
-    """The schemas of tools as JSON."""
     return json.dumps([tool.schema for tool in tools])
 
 
@@ -142,7 +130,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _converted(schema: Any) -> Any:
-    """A schema with the types of JSON in place of Python's."""
+    # The documents use Python's names for types; JSON schemas need JSON's.
     if isinstance(schema, list):
         return [_converted(one) for one in schema]
     if not isinstance(schema, dict):

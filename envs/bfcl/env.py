@@ -1,51 +1,92 @@
-"""A user asks for several things, one a turn, and the policy does them with tools over simulated APIs.
+"""Let a user ask for several things, one per turn, which the policy does with tools over simulated APIs.
 
-A turn is right if the state of all APIs is then as the task's own calls leave it and every result of those calls is
-among the results that the policy has got. What the policy writes is not judged.
+A turn is right if it leaves all APIs in the state that the task's own calls leave, and if the policy has received every
+result of those calls. The text that the policy writes is not graded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from turntree.envs.bfcl.apis import all_api_tools, tools_of, written
 from turntree.envs.bfcl.files import find_files
-from turntree.envs.bfcl.scoring import Expected, contains, expected, results_in
 from turntree.envs.bfcl.tasks import read_tasks
 from turntree.envs.bfcl.world import World, beginning_of
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.parsers import ToolParser, get_parser
-from turntree.envs.reply import Reply
+from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import Tool
+from turntree.envs.tools.tool_run import answer, prepare
 from turntree.envs.tools.toolset import all_tools
 
+
+class Expected(NamedTuple):
+    results: list[str]  #: of the calls of this turn
+    states: Mapping[str, Any]  #: of each API after this turn, by name
+
+
+def expected(task: Task, beginning: bytes, executor: ToolExecutor) -> list[Expected]:
+    """Play a task's own calls in a separate world and return what each turn should lead to.
+
+    ``executor`` must be configured as the policy's, so that long results are truncated alike.
+    """
+    world = World()
+    world.begin(beginning)
+    owners = dict.fromkeys((tool.name for tool in world.tools), world)
+    tools = tools_of(tuple(task.metadata["apis"]), frozenset())
+    turns: list[Expected] = []
+    states: dict[str, Any] = {}
+    for calls in task.metadata["path"]:
+        asked = [ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls]
+        outcomes = executor.run([prepare(call, tools, owners=owners) for call in asked])
+        results = [answer(call, outcome).content for call, outcome in zip(asked, outcomes, strict=True)]
+        changed = {name: state for name, state in world.states().items() if state != states.get(name)}
+        states = {**states, **pickle.loads(pickle.dumps(changed))}
+        turns.append(Expected(results, states))
+    return turns
+
+
+def results_in(dialogue: Sequence[Message]) -> list[str]:
+    return [message.content for message in dialogue if message.role is Role.TOOL and message.name]
+
+
+def contains(got: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Return whether all wanted results are among those received, each as often.
+
+    >>> contains(["a", "b"], ["b", "a"]), contains(["b"], ["b", "b"])
+    (True, False)
+    """
+    left = list(got)
+    for result in wanted:
+        if result not in left:
+            return False
+        left.remove(result)
+    return True
+
+
 SPLITS = ("base", "miss_func", "miss_param", "long_context")
-Offer = tuple[tuple[str, ...], frozenset[str]]
-"""Which APIs a task has, and the names of their tools that are withheld."""
+Offer = tuple[tuple[str, ...], frozenset[str]]  #: the APIs of a task, and the names of the tools that it withholds
 
 
 class Known(NamedTuple):
-    """What a task is judged by and shows, found once and kept until another is played."""
-
     task: Task
-    beginning: bytes
-    """Its APIs as they begin."""
+    beginning: bytes  #: the APIs in their first state
     turns: list[Expected]
-    tools_json: list[str]
-    """Of each turn, and after the last."""
+    tools_json: list[str]  #: one entry per turn, and one after the last turn
 
 
 class BFCL(Env):
     """Do what a user asks for, turn after turn, with tools over files, posts, tickets, money, flights or a car.
 
-    The reward is 1 if every turn is right. A turn in which the task's own calls are none (a tool or an argument is
-    missing, so that the policy should ask) is judged by the turns after it, the last one at once. Tools that a task
+    The reward is 1 if every turn is right. If the task makes no call in a turn (a tool or an argument is missing, so
+    the policy should ask), the following turns grade that turn; the last turn is graded at once. Tools that a task
     withholds at first are offered in the turn that the data name.
     """
 
@@ -78,11 +119,9 @@ class BFCL(Env):
         self._begin()
 
     def task(self, index: int) -> Task:
-        """The task in row ``index``, counted from 0."""
         return self._tasks[index]
 
     def default_system_prompt(self) -> str:
-        """Explain the task."""
         return (
             "A user asks you for several things, one after the other. Do each with your tools, and no more than is "
             "asked for.\n"
@@ -91,7 +130,6 @@ class BFCL(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """The task's own calls, turn after turn."""
         turns: list[str] = []
         for path in self.current_task.metadata["path"]:
             calls = [ToolCall(name=call["name"], arguments=call["arguments"]) for call in path]
@@ -100,12 +138,10 @@ class BFCL(Env):
 
     @cached_property
     def parser(self) -> ToolParser:
-        """Reads and writes calls of all tools, offered or not."""
         return get_parser(self.call_format, all_tools(self.tools, self.toolsets))
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:  # type: ignore[override]  # they differ by task and turn
-        """The tools that may be called now; before an episode those of all APIs."""
         if self._progress is None:
             return all_tools(self.tools, self.toolsets)
         return tools_of(*self._offer(self._turn))
@@ -120,14 +156,12 @@ class BFCL(Env):
         return tuple(facts["apis"]), frozenset(later)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode in the world of its task; arguments, results and errors are ``Env``'s."""
         self._begin()
         opening = super().reset(seed=seed, options=options)
         self.toolset(World).begin(self._known_of_task().beginning)
         return opening
 
     def reply(self, message: Message) -> Reply:
-        """Judge the turn; let the user go on, or end the episode."""
         self._judge()
         facts = self.current_task.metadata
         questions = facts["questions"]
@@ -148,7 +182,6 @@ class BFCL(Env):
         self._state_right = self._calls_right = True
 
     def _judge(self) -> None:
-        """Compare states and results with those of the task's own calls up to this turn."""
         turns = self._known_of_task().turns
         wanted, states = turns[self._turn]
         if self._state_right and (wanted or self._turn == len(turns) - 1):

@@ -1,5 +1,3 @@
-"""The files of the tasks: those of the installed package, or a folder with the same or with one file a set."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -14,15 +12,12 @@ from turntree.envs.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFiles:
-    """The files of a set; equal to others only while none of them is changed."""
+    # Compares equal only while no file has changed, so it can key a cache.
 
-    tasks: FileRows
-    """One task a line."""
-    paths: FileRows | None
-    """One path a line, with the task's id; ``None`` where tasks have theirs themselves."""
+    tasks: FileRows  #: one task per line
+    paths: FileRows | None  #: one path per line with the task's id; None if the tasks contain their paths
 
     def rows(self) -> Iterator[Row]:
-        """Every task with its path."""
         paths: Mapping[Any, Any] = {}
         if self.paths is not None:
             paths = {row.fields.get("id"): row.fields.get("ground_truth") for row in self.paths.read()}
@@ -32,14 +27,10 @@ class TaskFiles:
 
 
 def find_files(data: str | Path | None, split: str) -> TaskFiles:
-    """Find the files of a set without reading them.
-
-    Args:
-        data: The folder; ``None`` takes the installed package's.
-        split: The set, for example ``base``.
+    """Find the files of a set (such as ``base``) without reading them; ``None`` looks in the installed package.
 
     Raises:
-        DataError: If there is no such folder, or it has no such set.
+        DataError: If the folder or the set does not exist.
     """
     folder = package_data() if data is None else Path(data).expanduser()
     if not folder.is_dir():

@@ -1,6 +1,6 @@
-"""The rows of a set as tasks: what the user says, what each turn has to do, which tools there are.
+"""Read the rows of a set as tasks: the user's messages, the calls of each turn, and the tools.
 
-Invariant: a call of a path names a tool and has its arguments by name, so that it runs like the policy's.
+Invariant: each call names a tool and passes its arguments by name, so that it runs like the policy's calls.
 """
 
 from __future__ import annotations
@@ -18,19 +18,12 @@ from turntree.envs.errors import DataError
 from turntree.envs.task import Task
 from turntree.envs.tools.schema import tool_parameters
 
-LONG = "long_context"
-"""The set whose worlds the package fills with much more than its rows say."""
+LONG = "long_context"  #: the set whose worlds the package fills with much more than the rows say
 Call = dict[str, Any]
-"""``{"name": ..., "arguments": {...}}``."""
 
 
 @lru_cache(maxsize=8)
 def read_tasks(files: TaskFiles, split: str) -> tuple[Task, ...]:
-    """The tasks of a set.
-
-    Raises:
-        DataError: If a row is malformed; the message names file and line.
-    """
     tasks = tuple(_task(row, split) for row in files.rows())
     if not tasks:
         raise DataError(f"{files.tasks.path}: expected tasks, got none")
@@ -64,7 +57,7 @@ def _task(row: Row, split: str) -> Task:
 
 
 def _later(missed: Mapping[str, Sequence[str]], path: list[list[Call]]) -> dict[str, int]:
-    """The turn from which each tool is offered that is not at first: the one named, or an earlier one that needs it."""
+    # A withheld tool is offered in the turn that the data name, or earlier if an earlier turn needs it.
     turns = {name: int(turn) for turn, names in missed.items() for name in names}
     for number, calls in reversed(list(enumerate(path))):
         turns.update((call["name"], min(number, turns[call["name"]])) for call in calls if call["name"] in turns)
@@ -79,7 +72,6 @@ def _field(row: Row, name: str, kind: type) -> Any:
 
 
 def _call(text: str, where: str) -> Call:
-    """A call written as Python."""
     try:
         call = ast.parse(text, mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):

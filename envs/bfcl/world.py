@@ -1,8 +1,8 @@
-"""The APIs of one episode: calls are answered in the benchmark's words, and none hangs or reaches another episode.
+"""Run the APIs of one episode. Calls return the benchmark's own texts, and none hangs or reaches another episode.
 
-Invariant: a call raises nothing. What an API raises is a result, as in the benchmark, and so is what is refused before
-the API is called: numbers with too many digits, trees of folders that no search would come to the end of, and what is
-no JSON.
+Invariant: a call raises nothing. An API's exception becomes a result, as in the benchmark. Some calls are refused
+before they reach the API: numbers with too many digits, folder trees too large to search, and arguments that are no
+JSON.
 """
 
 from __future__ import annotations
@@ -21,40 +21,34 @@ from turntree.envs.bfcl.apis import ApiTool, all_api_tools, new_api
 from turntree.envs.task import Task
 from turntree.envs.tools.toolset import Toolset
 
-MAX_DIGITS = 1_000
-"""Highest precision that a call may ask for."""
-MAX_BITS = 16_384
-"""Size of the largest whole number that a power may become; Python writes none of more than 4,300 digits."""
+MAX_DIGITS = 1_000  #: highest precision that a call may ask for
+MAX_BITS = 16_384  #: size of the largest integer that a power may produce; Python prints at most 4,300 digits
 MAX_ENTRIES = 20_000
-MAX_LEVELS = 50
-"""Bounds of a tree of folders; an entry counts as often as it is seen in it."""
+MAX_LEVELS = 50  #: depth of a folder tree; an entry counts once per path that reaches it
+# These functions set mpmath's precision, this thread's decimal precision, and a global result.
 _WRITE_SHARED_STATE = {"logarithm", "square_root", "get_outside_temperature_from_google"}
-"""They set mpmath's precision, that of ``decimal`` in this thread, and a global that is their result."""
 _GROW_OR_SEARCH = {"mkdir", "mv", "cp", "find", "du"}
 _shared = Lock()
 
 
 class World(Toolset):
-    """The APIs of one episode, with the tools of all that there are."""
+    """Hold the APIs of one episode and the tools of all APIs."""
 
     def __init__(self) -> None:
-        """A world before its task has begun."""
         self.tools = tuple(all_api_tools().values())
         self.apis: dict[str, Any] = {}
 
     def begin(self, beginning: bytes) -> None:
-        """Take the APIs in the states with which a task begins, as ``beginning_of`` has them."""
         self.apis = pickle.loads(beginning)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """What is judged of each API: its public attributes, as in the benchmark."""
+        # The benchmark compares the public attributes of each API.
         return {
             name: {key: value for key, value in vars(api).items() if not key.startswith("_")}
             for name, api in self.apis.items()
         }
 
     def call(self, tool: ApiTool, arguments: Mapping[str, Any]) -> str:
-        """The result of a call, or the error, as the benchmark writes them."""
         try:
             own = json.loads(json.dumps(arguments, allow_nan=False))  # the API may keep and change them
             api = self.apis[tool.api]
@@ -67,7 +61,6 @@ class World(Toolset):
             return f"Error during execution: {error}"
 
     def fresh(self) -> Self:
-        """The world of one episode, to be begun."""
         return type(self)()
 
     def __reduce__(self) -> Any:
@@ -75,7 +68,7 @@ class World(Toolset):
 
 
 def beginning_of(task: Task) -> bytes:
-    """The APIs of a task in the states with which it begins; each ``loads`` of them shares nothing with another."""
+    # A pickle: each load is a separate copy that shares nothing with another episode.
     world, long_context = task.metadata["world"], task.metadata["long_context"]
     apis = {name: new_api(name, world.get(name, {}), long_context=long_context) for name in task.metadata["apis"]}
     return pickle.dumps(apis)
@@ -83,13 +76,13 @@ def beginning_of(task: Task) -> bytes:
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    """Nobody else of this process in a call that writes what all share; both precisions are as before afterwards."""
+    # Only one thread may run a call that writes process-wide state; both precisions are restored afterwards.
     with _shared, mpmath.workdps(mpmath.mp.dps), decimal.localcontext():
         yield
 
 
 def _written(result: Any) -> str:
-    """A result as text: in the benchmark a mapping is JSON if it can be, and all else as Python prints it."""
+    # The benchmark prints a mapping as JSON if possible, and everything else as Python does.
     if isinstance(result, dict):
         try:
             return json.dumps(result, allow_nan=False)
@@ -99,7 +92,7 @@ def _written(result: Any) -> str:
 
 
 def _refuse_endless(name: str, arguments: Mapping[str, Any], api: Any) -> None:
-    """Refuse a call that would take minutes, or make a state that one would take minutes over."""
+    # Such calls would take minutes, or create a state on which later calls take minutes.
     for argument in ("precision", "decimal_places"):
         value = arguments.get(argument, 0)
         if isinstance(value, int | float) and abs(value) > MAX_DIGITS:

@@ -1,4 +1,1 @@
-"""Adapters: environments of other libraries as turntree environments, and the reverse.
-
-Each module stands alone and imports its library only when it is used.
-"""
+"""Adapters between turntree environments and other libraries. Each module imports its library only when used."""

@@ -1,25 +1,22 @@
-"""Environments of GEM (``gem-llm``) as turntree environments, and the reverse."""
+"""GEM (``gem-llm``) environments as turntree environments, and turntree environments in GEM."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from turntree.envs.bridges.failure import require_verdict
-from turntree.envs.bridges.missing import library
-from turntree.envs.bridges.randomness import OwnRandomness
+from turntree.envs.bridges.libraries import OwnRandomness, library, require_verdict
 from turntree.envs.env import Env
 from turntree.envs.errors import EnvError
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 
 
 class Gem(Env):
-    """One episode of a GEM environment, with the task's index as its seed.
+    """Plays one episode of a GEM environment per task; the task's index is the seed.
 
-    The environment's own action format applies, for example ``\\boxed{5}``. It draws from the global random states,
-    which are the episode's own meanwhile. GEM's truncation, as its termination, ends the task.
+    Use the GEM environment's own action format, for example ``\\boxed{5}``. GEM draws from the global random states, so
+    every episode has its own copy of them. Both GEM's truncation and its termination end the task.
     """
 
     static_attributes = Env.static_attributes | {"_id", "_settings"}
@@ -29,6 +26,7 @@ class Gem(Env):
 
         Args:
             id: For example ``game:Sudoku-v0-easy`` or ``rg:chain_sum``.
+            settings: Arguments of ``gem.make``.
             **kwargs: Arguments of ``Env``.
         """
         super().__init__(**kwargs)
@@ -38,16 +36,15 @@ class Gem(Env):
         self._random = OwnRandomness(0)
 
     def task(self, index: int) -> Task:
-        """The episode that this seed begins."""
         return Task(id=f"gem/{self._id}/{index}", prompt="", data_source=self._id, metadata={"seed": index})
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Begin the environment's episode.
+        """Begin the GEM environment's episode.
 
         Raises:
-            EnvError: If it cannot be set up here, for example for want of a download.
+            EnvError: If it cannot be set up here, for example because a download is not possible.
         """
-        seed = task.metadata["seed"] % 2**32
+        seed = task.metadata["seed"] % 2**32  # NumPy's generators take seeds of 32 bits
         self._random = OwnRandomness(seed)
         with self._random():
             try:
@@ -59,18 +56,19 @@ class Gem(Env):
         return [_message(observation, info)]
 
     def reply(self, message: Message) -> Reply:
-        """Take one step."""
         with self._random():
             observation, reward, terminated, truncated, info = self._played.step(message.content)
         done = bool(terminated or truncated)
-        messages = [] if done and observation == _terminal() else [_message(observation, info)]
+        # GEM sends a placeholder instead of a last observation.
+        ended = done and observation == library("gem.utils.constants", "gem-llm").TERMINAL_STATE
+        messages = [] if ended else [_message(observation, info)]
         return Reply(messages=messages, reward=float(reward), done=done, rewards={"gem": float(reward)})
 
 
 def gem_environment(make: Callable[[], Env]) -> type[Any]:
-    """A ``gem.Env`` class, to register with ``gem.register(id, gem_environment(make))``.
+    """Return a ``gem.Env`` class, to register with ``gem.register(id, gem_environment(make))``.
 
-    ``reset(seed=n)`` begins the task with index n. An infrastructure failure is raised.
+    ``reset(seed=n)`` begins the task with index n. An infrastructure failure raises ``EpisodeFailure``.
 
     Raises:
         MissingExtra: If gem-llm is not installed.
@@ -78,8 +76,6 @@ def gem_environment(make: Callable[[], Env]) -> type[Any]:
     base = library("gem.core", "gem-llm").Env
 
     class GemEnvironment(base):  # type: ignore[misc, valid-type]
-        """An environment of turntree."""
-
         def __init__(self, seed: int | None = None) -> None:
             self._env = make()
             self._seed = seed
@@ -108,7 +104,3 @@ def gem_environment(make: Callable[[], Env]) -> type[Any]:
 def _message(observation: Any, info: Mapping[str, Any]) -> Message:
     parts = (info.get("prefix"), observation, info.get("suffix"))
     return Message(role=Role.USER, content="\n".join(str(part).strip() for part in parts if part))
-
-
-def _terminal() -> str:
-    return str(library("gem.utils.constants", "gem-llm").TERMINAL_STATE)

@@ -1,4 +1,4 @@
-"""Tools over the Model Context Protocol: an MCP server's tools as turntree tools, and the reverse."""
+"""The Model Context Protocol: an MCP server's tools as turntree tools, and turntree tools as an MCP server."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
-from turntree.envs.bridges.missing import library
-from turntree.envs.context import Context
+from turntree.envs.bridges.libraries import library
 from turntree.envs.errors import ToolError
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 from turntree.envs.tools.toolset import Toolset
 
-_INVALID_PARAMS = -32602
-"""JSON-RPC's code for a call that does not fit the tool."""
+_INVALID_PARAMS = -32602  #: JSON-RPC's code for a call that does not match the tool
 
 
 class McpTools(Toolset):
-    """The tools of an MCP server; put it into an environment's ``toolsets``.
+    """The tools of an MCP server: put it into an environment's ``toolsets``.
 
-    Every episode opens its own connection at its first call, and so has its own server state where the server
-    keeps it by connection. ``server`` is ``mcp.StdioServerParameters`` of a command, or what ``mcp.Client`` takes: a
-    URL, a server object. The error of a call that the server rejects goes to the policy. A server that is gone, or that
-    does not answer in time, is a failure of the infrastructure.
+    Every episode opens its own connection at its first call, so a server that keeps state per connection keeps it per
+    episode. If the server rejects a call, the policy gets the error. If the server is gone or does not answer in time,
+    the infrastructure has failed.
     """
 
     def __init__(self, server: Any, *, seconds: float = 30.0) -> None:
         """Ask the server for its tools.
 
         Args:
+            server: ``mcp.StdioServerParameters`` of a command, or an argument of ``mcp.Client``: a URL or a server
+                object.
             seconds: Deadline of connecting and of each call.
 
         Raises:
@@ -52,7 +52,7 @@ class McpTools(Toolset):
 
         Raises:
             ToolError: If the server rejects the call.
-            TimeoutError: If it does not answer in time.
+            TimeoutError: If the server does not answer in time.
         """
         try:
             result = self._connected().ask(lambda client: client.call_tool(name, arguments))
@@ -61,25 +61,24 @@ class McpTools(Toolset):
                 raise
             raise ToolError(str(error)) from error
         text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content or ())
+        # Versions of mcp differ in the names of these attributes.
         structured = getattr(result, "structured_content", getattr(result, "structuredContent", None))
-        if not text and structured is not None:  # servers should give it as text, too, and not all do
+        if not text and structured is not None:  # the protocol asks servers to send it as text, too; not all do
             text = json.dumps(structured, ensure_ascii=False)
         if getattr(result, "is_error", False) or getattr(result, "isError", False):
             raise ToolError(text)
         return text
 
     def within(self, function: Callable[[], Any]) -> Any:
-        """What a coroutine function returns, run in the event loop of this episode's connection."""
+        """Run a coroutine function in the event loop of this episode's connection and return its result."""
         return self._connected().ask(lambda client: function())
 
     def fresh(self) -> McpTools:
-        """A copy of the tools with its own connection."""
         copy = object.__new__(type(self))
         vars(copy).update(vars(self) | {"_connection": None})
         return copy
 
     def close(self) -> None:
-        """Disconnect."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.__exit__()
@@ -93,7 +92,7 @@ class McpTools(Toolset):
 
 
 class Caller(Protocol):
-    """Whoever passes calls on to a server: ``McpTools``, or an environment."""
+    """Passes calls on to a server: ``McpTools``, or an environment."""
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """Call a tool of the server."""
@@ -110,11 +109,9 @@ class McpTool(Tool):
         self.is_method = True
 
     def run(self, arguments: Any, *, owner: object | None = None, context: Context | None = None) -> str:
-        """Call the server, which checks the arguments itself."""
         return cast(Caller, owner).call(self.name, dict(arguments))
 
     def renamed(self, name: str) -> McpTool:
-        """The same tool under another name."""
         tool = copy.copy(self)
         tool.schema = {"type": "function", "function": {**self.schema["function"], "name": name}}
         return tool
@@ -124,7 +121,7 @@ class McpTool(Tool):
 
 
 def serve(tools: Sequence[Tool], *, name: str = "turntree") -> Any:
-    """An MCP server that offers ``tools``; run it with ``mcp.server.stdio`` or over HTTP.
+    """Return an MCP server that offers ``tools``; run it with ``mcp.server.stdio`` or over HTTP.
 
     Args:
         tools: Functions decorated with ``@tool`` that need no ``Context``.
@@ -153,7 +150,6 @@ def serve(tools: Sequence[Tool], *, name: str = "turntree") -> Any:
 
 
 async def _all_tools(client: Any) -> list[Any]:
-    """The tools of a server, which may list them page by page."""
     page = await client.list_tools()
     tools = list(page.tools)
     while page.next_cursor:
@@ -163,7 +159,7 @@ async def _all_tools(client: Any) -> list[Any]:
 
 
 class _Connection:
-    """A client in an event loop of its own, for callers that are not asynchronous."""
+    # A client in its own event loop and thread, for synchronous callers.
 
     def __init__(self, server: Any, seconds: float) -> None:
         self._server, self._seconds = server, seconds
@@ -189,6 +185,7 @@ class _Connection:
 
     def ask(self, question: Any) -> Any:
         async def answer() -> Any:
+            # Shielded, because cancelling a late question must not cancel the connection.
             return await question(await asyncio.shield(self._ready))
 
         asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)

@@ -1,21 +1,18 @@
-"""Environments of OpenEnv, run in this process or reached through a synchronous client."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from turntree.envs.env import Env
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 
 
 class OpenEnv(Env):
-    """Gives each turn to an OpenEnv environment as an action.
+    """Plays an OpenEnv environment, in this process or through a synchronous client; each turn is an action.
 
-    The environment is anything with OpenEnv's ``reset(seed=)`` and ``step(action)``; results with an
-    ``observation`` inside (clients) and bare observations (servers) are both read.
+    The environment needs OpenEnv's ``reset(seed=)`` and ``step(action)``. It may return results with an ``observation``
+    (clients) or bare observations (servers).
     """
 
     static_attributes = Env.static_attributes | {"_make", "_to_action", "_to_text", "_name"}
@@ -32,8 +29,9 @@ class OpenEnv(Env):
         """Set up the adapter.
 
         Args:
-            to_action: The text of a turn as the environment's action.
-            to_text: An observation as text.
+            make: Creates the OpenEnv environment.
+            to_action: Converts the text of a turn to an action.
+            to_text: Converts an observation to text.
             name: Prefix of task ids.
             **kwargs: Arguments of ``Env``.
         """
@@ -42,25 +40,21 @@ class OpenEnv(Env):
         self._served: Any = None
 
     def task(self, index: int) -> Task:
-        """The episode that this seed begins."""
         return Task(id=f"{self._name}/{index}", prompt="", data_source=self._name, metadata={"seed": index})
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Begin the environment's episode."""
         self._served = self._served or self._make()
-        return self._say(self._served.reset(seed=task.metadata["seed"]))
+        return self._messages(self._served.reset(seed=task.metadata["seed"]))
 
     def reply(self, message: Message) -> Reply:
-        """Take one step."""
         result = self._served.step(self._to_action(message.content))
-        return Reply(messages=self._say(result), reward=float(result.reward or 0.0), done=bool(result.done))
+        return Reply(messages=self._messages(result), reward=float(result.reward or 0.0), done=bool(result.done))
 
     def close(self) -> None:
-        """Close the environment."""
         served, self._served = self._served, None
         if served is not None and hasattr(served, "close"):
             served.close()
         super().close()
 
-    def _say(self, result: Any) -> list[Message]:
+    def _messages(self, result: Any) -> list[Message]:
         return [Message(role=Role.USER, content=self._to_text(getattr(result, "observation", result)))]

@@ -1,29 +1,25 @@
-"""Task sets of reasoning-gym, scored by their own checkers."""
-
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.libraries import library
 from turntree.envs.env import Env
-from turntree.envs.errors import DataError
-from turntree.envs.message import Message
-from turntree.envs.nearest import nearest_hint
-from turntree.envs.reply import Reply
+from turntree.envs.errors import DataError, nearest_hint
+from turntree.envs.message import Message, Reply
 from turntree.envs.task import Task
 from turntree.rewards import final_answer
 from turntree.rewards.reading.thoughts import without_thoughts
 
+#: Keys of an entry's gold answer; in its metadata if several answers are right.
 _GOLD = ("answer", "possible_answer", "example_answer", "example_correct_answer")
-"""Where an entry has its gold answer: in itself, or in its metadata where there are many right ones."""
 
 
 class ReasoningGym(Env):
-    """One question a task; the first turn that calls no tool answers it.
+    """Plays a reasoning-gym data set, one question per task; the first turn that calls no tool is the answer.
 
-    All that follows the last ``####`` is the answer, be it a word or a board of many lines, else the whole turn. The
-    reward is the data set's score, 0 to 1; an answer that its checker cannot read is wrong.
+    The answer is the text after the last ``####``, which may have several lines, or else the whole turn. The reward is
+    the data set's own score, 0 to 1; an answer that its checker cannot read is wrong.
 
     Not covered: several checkers evaluate the answer as Python or sympy, in this process (``string_insertion``,
     ``spiral_matrix``, ``binary_matrix``, ``n_queens``, ``countdown``, ``puzzle24``, integration, polynomials).
@@ -32,11 +28,11 @@ class ReasoningGym(Env):
     static_attributes = Env.static_attributes | {"_dataset", "num_tasks", "_name", "_last"}
 
     def __init__(self, name: str, *, size: int = 1000, data_seed: int = 0, settings: Any = None, **kwargs: Any) -> None:
-        """Make the data set.
+        """Create the data set.
 
         Args:
             name: For example ``chain_sum``.
-            settings: Further arguments of the data set, by name.
+            settings: Further arguments of the data set.
             **kwargs: Arguments of ``Env``.
 
         Raises:
@@ -53,24 +49,21 @@ class ReasoningGym(Env):
         self._last: tuple[int, Any] | None = None
 
     def default_system_prompt(self) -> str:
-        """Explain the form of the answer."""
         return "Think step by step. End with the final answer on a line of its own: #### answer"
 
     def task(self, index: int) -> Task:
-        """The question at this index of the data set; the gold answer is empty where the set has none."""
         entry = self._entry(index)
         id = f"reasoning_gym/{self._name}/{self._dataset.seed}/{index}"
         answer = _gold(entry)
         return Task(id=id, prompt=entry["question"], answer=answer, data_source=self._name, metadata={"index": index})
 
     def reply(self, message: Message) -> Reply:
-        """Let the data set score the answer."""
         entry = self._entry(self.current_task.metadata["index"])
-        score = max(self._score(answer, entry) for answer in _readings(message.content))
+        score = max(self._score(answer, entry) for answer in _answer_candidates(message.content))
         return Reply(reward=score, done=True, rewards={"correct": score})
 
     def _entry(self, index: int) -> Any:
-        """The entry at this index; some sets take a second to make one, so that of the episode is kept."""
+        # Some data sets take a second to generate an entry, so the episode's entry is cached.
         if self._last is None or self._last[0] != index:
             self._last = index, self._dataset[index]
         return self._last[1]
@@ -82,8 +75,8 @@ class ReasoningGym(Env):
             return 0.0
 
 
-def _readings(text: str) -> list[str]:
-    """What a turn may mean by its answer: all behind the mark, or its first line without the full stop."""
+def _answer_candidates(text: str) -> list[str]:
+    # The text after the mark, and its first line without the full stop; the better score counts.
     spoken = without_thoughts(text)[0]
     after = spoken.rpartition("####")[2].strip()
     line = final_answer(spoken)

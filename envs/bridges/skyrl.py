@@ -1,20 +1,17 @@
-"""Turntree environments as SkyRL-Gym's ``BaseTextEnv``."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from turntree.envs.bridges.failure import require_verdict
-from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.libraries import library, require_verdict
 from turntree.envs.env import Env
 
 
 def skyrl_environment(make: Callable[[], Env]) -> type[Any]:
-    """A class to register with ``skyrl_gym.envs.registration.register``.
+    """Return a ``BaseTextEnv`` class, to register with ``skyrl_gym.envs.registration.register``.
 
-    The row's ``extras`` name the task: ``{"extra_info": {"index": 17}}`` or ``{"index": 17}``. The prompt of the
-    row is replaced by the environment's own opening. An infrastructure failure is raised.
+    The row's ``extras`` select the task: ``{"extra_info": {"index": 17}}`` or ``{"index": 17}``. The environment's own
+    opening replaces the row's prompt. An infrastructure failure raises ``EpisodeFailure``.
 
     Raises:
         MissingExtra: If skyrl-gym is not installed.
@@ -22,8 +19,6 @@ def skyrl_environment(make: Callable[[], Env]) -> type[Any]:
     base = library("skyrl_gym.envs.base_text_env", "skyrl-gym")
 
     class SkyRLEnvironment(base.BaseTextEnv):  # type: ignore[misc, name-defined]
-        """An environment of turntree."""
-
         def __init__(self, env_config: Any = None, extras: Any = None) -> None:
             super().__init__()
             extras = extras or {}

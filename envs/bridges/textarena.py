@@ -1,25 +1,20 @@
-"""Single-player games of TextArena."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from turntree.envs.bridges.missing import library
-from turntree.envs.bridges.randomness import OwnRandomness
+from turntree.envs.bridges.libraries import OwnRandomness, library
 from turntree.envs.env import Env
 from turntree.envs.errors import EnvError
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 
 
 class TextArena(Env):
-    """One game an episode, with the task's index as its seed.
+    """Plays a single-player game of TextArena per episode; the task's index is the seed.
 
-    The game's own move format applies, for example ``[5]``. Games draw from the global random state of Python or numpy:
-    each episode has one of its own, which stands there only while its game sets up or moves. Games of two or more
-    players, and those whose words or texts would have to be downloaded, say so when an episode begins.
+    Use the game's own move format, for example ``[5]``. Games draw from the global random states, so every episode has
+    its own copy of them. ``reset`` raises for games of several players and for games that need a download.
     """
 
     def __init__(self, name: str, *, settings: Any = None, **kwargs: Any) -> None:
@@ -27,6 +22,7 @@ class TextArena(Env):
 
         Args:
             name: For example ``GuessTheNumber-v0``; a game for one player.
+            settings: Arguments of ``textarena.make``.
             **kwargs: Arguments of ``Env``.
         """
         super().__init__(**kwargs)
@@ -37,14 +33,13 @@ class TextArena(Env):
         library("textarena", "textarena")
 
     def task(self, index: int) -> Task:
-        """The game that this seed sets up."""
         return Task(id=f"textarena/{self._arena}/{index}", prompt="", data_source=self._arena, metadata={"seed": index})
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Set the game up and show it.
+        """Set up the game and show it.
 
         Raises:
-            EnvError: If it cannot be set up here, or is not for one player.
+            EnvError: If the game cannot be set up here, or is not for one player.
         """
         seed = task.metadata["seed"]
         self._random = OwnRandomness(seed)
@@ -57,12 +52,11 @@ class TextArena(Env):
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 raise EnvError(f"textarena cannot set up {self._arena} for one player here: {reason}") from error
         if not isinstance(game.state, arena.SinglePlayerState):
-            raise EnvError(f"{self._arena} is a game of several players; this bridge plays those of one player")
+            raise EnvError(f"{self._arena} is not a single-player game; this bridge supports only those")
         self._game = _Game(game)
         return self._new_messages()
 
     def reply(self, message: Message) -> Reply:
-        """Make the move."""
         with self._random():
             done, _ = self._game.played.step(message.content)
         if not done:
@@ -77,7 +71,8 @@ class TextArena(Env):
 
 
 class _Game:
-    """A game that pickles: TextArena's wrappers look for their attributes in themselves while they are read back."""
+    # Pickles a game. TextArena's wrappers look up attributes in themselves while being unpickled, which never ends,
+    # so the wrappers are taken apart and rebuilt.
 
     def __init__(self, played: Any) -> None:
         self.played, self.seen = played, 0
@@ -98,7 +93,7 @@ class _Game:
 
 
 def _reward(rewards: Any, info: Any) -> float:
-    """The player's reward; some games hand over the reward of a second bad move as its reason, and the reverse."""
+    # Some games swap the reward and the reason of a second invalid move.
     reward = rewards[0]
     try:
         return float(reward.strip() if isinstance(reward, str) else reward)

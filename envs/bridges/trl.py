@@ -1,30 +1,26 @@
-"""Turntree environments as the ``environment_factory`` of TRL's ``GRPOTrainer``."""
-
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turntree.envs.context import Context
 from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 
 
 def trl_environment(make: Callable[[], Env]) -> type[Any]:
-    """A class whose methods are the environment's tools, for ``environment_factory=``.
+    """Return a class for ``environment_factory=`` of TRL's ``GRPOTrainer``; its methods are the tools.
 
-    A row names its task by ``index``. TRL does not pass the last answer to the environment, so add ``trl_reward``
-    to the trainer's ``reward_funcs``.
+    A row selects its task by ``index``. TRL does not pass the last answer to the environment, so add ``trl_reward`` to
+    the trainer's ``reward_funcs``.
 
     Args:
-        make: Makes the environment of one episode; its tools must not depend on the task.
+        make: Creates the environment of one episode; its tools must not depend on the task.
     """
 
     class TRLEnvironment:
-        """An environment of turntree."""
-
         def __init__(self) -> None:
             self._env = make()
             self._total = 0.0
@@ -48,14 +44,14 @@ def trl_environment(make: Callable[[], Env]) -> type[Any]:
 
 
 def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """A reward function for TRL: passes each environment its last answer and returns the episode's reward.
+    """Reward function for TRL: pass each environment its last answer and return the episode's reward.
 
     Args:
         completions: Texts or messages, shape (episodes,).
-        environments: The environments that ``trl_environment`` made for them, shape (episodes,).
+        environments: Environments made by ``trl_environment``, shape (episodes,).
 
     Returns:
-        Rewards, shape (episodes,); ``None``, which TRL leaves out, for an episode whose infrastructure failed.
+        Rewards, shape (episodes,); ``None`` if the infrastructure failed, which TRL leaves out.
     """
     totals: list[float | None] = []
     for completion, environment in zip(completions, environments, strict=True):
@@ -65,7 +61,7 @@ def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any
 
 
 def _answer(completion: Any) -> str:
-    """The policy's last words; none where the dialogue was cut after a tool's, which are not the policy's."""
+    # Empty if the dialogue was cut after a tool message, which is not the policy's.
     if isinstance(completion, str):
         return completion
     last = completion[-1] if completion else {}
@@ -76,6 +72,7 @@ def _method(tool: Tool) -> Callable[..., str]:
     def method(self: Any, **arguments: Any) -> str:
         return str(self._say(self._env.parser.format_call(ToolCall(name=tool.name, arguments=arguments))))
 
+    # TRL builds the tools' schemas from signature, annotations and docstring, so the method copies the function's.
     given = inspect.signature(tool.function, eval_str=True)
     shown = [p for p in given.parameters.values() if p.annotation is not Context and p.name != "self"]
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,5 +1,3 @@
-"""Task sets of the verifiers library: their prompts, tools, metrics and rewards."""
-
 from __future__ import annotations
 
 import asyncio
@@ -8,12 +6,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.libraries import library
 from turntree.envs.bridges.verifiers_trace import VerifiersTools, content_text, played_messages, trace_of
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.task import Task
 
@@ -21,13 +18,13 @@ _SCORERS = WorkerPool()
 
 
 class Verifiers(Env):
-    """One task of a verifiers ``Taskset`` an episode; the first turn that calls no tool answers it.
+    """Plays a task of a verifiers ``Taskset`` per episode; the first turn that calls no tool is the answer.
 
-    The reward is the weighted sum of the task's own rewards, with each of them and each metric in ``rewards``. The
-    task's tool servers run in this process, one set an episode, and their state is the trace's, as in verifiers.
+    The reward is the weighted sum of the task's own rewards; ``rewards`` has each reward and each metric. The task's
+    tool servers run in this process, one set per episode, and share the trace's state, as in verifiers.
 
-    Not covered, and refused: tasks that need a container or a runtime, and those that stop or change a dialogue by
-    hooks of their own.
+    Not supported, and refused: tasks that need a container or a runtime, and tasks whose hooks stop or change
+    dialogues.
     """
 
     static_attributes = Env.static_attributes | {"_rows", "_score", "_seconds", "num_tasks", "_name"}
@@ -46,15 +43,15 @@ class Verifiers(Env):
 
         Args:
             taskset: Iterable of tasks with ``data`` (a prompt, text or messages).
-            score: Function of the task and the answer that returns the reward or a coroutine of it; ``None`` lets
-                the task score the whole dialogue.
+            score: Function of the task and the answer that returns the reward, or a coroutine of it; ``None`` lets the
+                task score the whole dialogue.
             name: Prefix of task ids.
-            max_tasks: Most tasks read; task sets may be endless.
-            seconds: Deadline of a score and of each call of a tool.
+            max_tasks: Maximum number of tasks to read; task sets may be endless.
+            seconds: Deadline of a score and of each tool call.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            DataError: If a task needs what this bridge does not have.
+            DataError: If a task needs something that this bridge does not support.
         """
         super().__init__(**kwargs)
         self._rows = list(itertools.islice(taskset, max_tasks))
@@ -63,17 +60,17 @@ class Verifiers(Env):
         self._serving: VerifiersTools | None = None
         self._state: Any = None
         if self._rows:
+            # Only the first task is checked; it stands for the whole task set.
             _require_playable(self._rows[0], own_score=score is None)
             served = VerifiersTools.of(self._rows[0], seconds)
             self.tools = (*self.tools, *(served.offered if served else ()))
 
     def task(self, index: int) -> Task:
-        """The task at this index."""
         text = "\n\n".join(message.content for message in _opening(self._rows[index]) if message.role is Role.USER)
         return Task(id=f"{self._name}/{index}", prompt=text, data_source=self._name, metadata={"index": index})
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Return the prompt as messages, the task's system prompt first unless the caller gave one."""
+        """Return the prompt as messages; the task's system prompt is left out if the caller gave one."""
         row = self._rows[task.metadata["index"]]
         if self._score is None:
             self._state = trace_of(row, []).state
@@ -86,7 +83,7 @@ class Verifiers(Env):
         return opening if self._system_prompt is None else [m for m in opening if m.role is not Role.SYSTEM]
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Call a tool of the task's; the tools that it offers come here.
+        """Call a tool of the task.
 
         Raises:
             ToolError: If the tool rejects the call.
@@ -95,7 +92,6 @@ class Verifiers(Env):
         return self._serving.call(name, arguments)
 
     def reply(self, message: Message) -> Reply:
-        """Let the task score the dialogue, or ``score`` the answer."""
         row = self._rows[self.current_task.metadata["index"]]
         if self._score is not None:
             reward = float(self._awaited(self._score(row, message.content)))
@@ -107,13 +103,12 @@ class Verifiers(Env):
         return Reply(reward=float(trace.reward), done=True, rewards=metrics | rewards)
 
     def close(self) -> None:
-        """End the episode, and the servers of its tools."""
         if self._serving is not None:
             self._serving.close()
         super().close()
 
     def _awaited(self, score: Any) -> Any:
-        """A score, in a thread of its own where it is a coroutine: this one may have a running loop."""
+        # A coroutine runs in another thread, because this thread may have a running event loop.
         if not inspect.isawaitable(score):
             return score
 
@@ -124,7 +119,7 @@ class Verifiers(Env):
 
 
 def named_taskset(name: str, *, config: Mapping[str, Any] | None = None, **kwargs: Any) -> Verifiers:
-    """Make the environment of an installed task set, as ``verifiers:NAME`` names it.
+    """Load an installed task set, named ``verifiers:NAME``.
 
     Args:
         name: Its id, for example ``reverse-text``.
@@ -132,7 +127,7 @@ def named_taskset(name: str, *, config: Mapping[str, Any] | None = None, **kwarg
         **kwargs: Arguments of ``Verifiers``.
 
     Raises:
-        DataError: If it is not installed, or takes other fields.
+        DataError: If it is not installed, or has other fields.
         MissingExtra: If verifiers is not installed.
     """
     v1 = library("verifiers.v1", "verifiers")
@@ -163,7 +158,7 @@ def _require_playable(row: Any, *, own_score: bool) -> None:
         return
     base = library("verifiers.v1", "verifiers").Task
     if not isinstance(row, base):
-        raise DataError(f"expected tasks of verifiers.v1, got {type(row).__name__}; pass score= for others")
+        raise DataError(f"expected tasks of verifiers.v1, got {type(row).__name__}; pass score= to grade other tasks")
     hooks = [row.setup, row.finalize, *row.hooks("metric"), *row.hooks("reward")]
     inherited = (base.setup, base.finalize)
     needy = [
@@ -178,4 +173,4 @@ def _require_playable(row: Any, *, own_score: bool) -> None:
     reasons += ["it needs a container"] if row.NEEDS_CONTAINER else []
     reasons += ["the user opens the dialogue"] if row.data.prompt is None else []
     if reasons:
-        raise DataError(f"this bridge cannot play {type(row).__name__}: {'; '.join(reasons)}; run it in verifiers")
+        raise DataError(f"this bridge does not support {type(row).__name__}: {'; '.join(reasons)}; run it in verifiers")

@@ -1,4 +1,4 @@
-"""What tasks of the verifiers library see of an episode: its dialogue as their ``Trace``, and their tool servers."""
+"""The dialogue of an episode as verifiers' ``Trace``, and the tool servers of verifiers' tasks."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from turntree.envs.bridges.libraries import library
 from turntree.envs.bridges.mcp import McpTool, McpTools
-from turntree.envs.bridges.missing import library
 from turntree.envs.errors import DataError, SnapshotError
 from turntree.envs.message import Message, Role
 from turntree.envs.parsers import ToolParser
 
 
 def content_text(content: Any) -> str:
-    """The text of a message's content, which may come in parts.
+    """Return the text of a message's content, which may consist of parts.
 
     Raises:
-        DataError: If a part is no text.
+        DataError: If a part is not text.
     """
     if isinstance(content, str) or content is None:
         return content or ""
     texts: list[Any] = [part.get("text") if isinstance(part, dict) else getattr(part, "text", None) for part in content]
     if None in texts:
-        raise DataError(f"this bridge plays text; a prompt has a part of another kind: {content!r:.200}")
+        raise DataError(f"this bridge supports text only; a prompt has another kind of part: {content!r:.200}")
     return "\n".join(texts)
 
 
 def played_messages(messages: Sequence[Message], parser: ToolParser) -> list[Any]:
-    """The messages of an episode as those of verifiers: calls apart from words, thoughts apart from the answer."""
+    """Convert an episode's messages to verifiers'; calls and thoughts are split from the text."""
     vf = library("verifiers.v1", "verifiers")
     played: list[Any] = []
     asked = 0
@@ -52,6 +52,7 @@ def played_messages(messages: Sequence[Message], parser: ToolParser) -> list[Any
                 )
             )
         elif message.role is Role.TOOL:
+            # Without an id, answers belong to the calls of the last turn in their order.
             id = message.tool_call_id or f"call_{asked}_{number - asked - 1}"
             played.append(vf.ToolMessage(tool_call_id=id, content=message.content, name=message.name or None))
         else:
@@ -61,12 +62,12 @@ def played_messages(messages: Sequence[Message], parser: ToolParser) -> list[Any
 
 
 def trace_of(row: Any, messages: Sequence[Any], state: Any = None) -> Any:
-    """A trace of one dialogue.
+    """Build the trace of one dialogue.
 
     Args:
-        row: The task, as verifiers made it.
+        row: The verifiers task.
         messages: Its dialogue, shape (messages,).
-        state: The state that the task's tools have written; ``None`` for a new one.
+        state: The state written by the task's tools; ``None`` for a new one.
     """
     vf, states = library("verifiers.v1", "verifiers"), library("verifiers.v1.state", "verifiers")
     task = vf.TraceTask(type=type(row).__name__, data=row.data, key=row.key, hash=row.hash)
@@ -82,7 +83,7 @@ class VerifiersTools:
     """The toolsets of one episode; ``begin`` prepares them for its task."""
 
     def __init__(self, toolsets: list[Any], seconds: float) -> None:
-        """Offer the tools of toolsets, under the names that verifiers gives them.
+        """Offer the tools of toolsets under the names that verifiers gives them.
 
         Args:
             toolsets: Instances of ``verifiers.v1.Toolset``.
@@ -102,22 +103,18 @@ class VerifiersTools:
 
     @classmethod
     def of(cls, row: Any, seconds: float) -> VerifiersTools | None:
-        """The tools of a task; ``None`` where it has none."""
+        """Return the tools of a task, or ``None`` if it has none."""
         toolsets = row.toolsets(row.config) if hasattr(row, "toolsets") else []
         return cls(toolsets, seconds) if toolsets else None
 
     def begin(self, row: Any, state: Any) -> None:
-        """Prepare the toolsets for a task.
-
-        Args:
-            state: The trace's state, which they share and change.
-        """
+        """Prepare the toolsets for a task; they share ``state`` and change it in place."""
 
         async def pull() -> Any:
             return state
 
         async def push(before: bytes) -> None:
-            """The state was changed in place."""
+            """Do nothing: the state was changed in place."""
 
         for toolset, server in zip(self._toolsets, self._clients, strict=True):
             toolset._pull_state, toolset._push_state = pull, push
@@ -125,23 +122,15 @@ class VerifiersTools:
             server.within(functools.partial(toolset.setup_task, row.data))
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Call a tool.
-
-        Raises:
-            ToolError: If it rejects the call.
-        """
         server, own_name = self._servers[name]
         return server.call(own_name, arguments)
 
     def close(self) -> None:
-        """Disconnect from all servers."""
         for client in self._clients:
             client.close()
 
     def __reduce__(self) -> Any:
-        raise SnapshotError(
-            "the tools of a verifiers task run in a server of their own and cannot be part of a snapshot"
-        )
+        raise SnapshotError("the tools of a verifiers task run in a server and cannot be part of a snapshot")
 
 
 def _server(toolset: Any) -> Any:

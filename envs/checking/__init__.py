@@ -1,4 +1,1 @@
-"""Conformance checks that play an environment and report broken rules.
-
-Not here: the form of a tool call (``tools``).
-"""
+"""Checks of an environment by playing it: conformance to the rules, and attacks on its rewards."""

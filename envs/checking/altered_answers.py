@@ -1,7 +1,7 @@
-r"""Solutions changed a little: so that they are wrong, and so that they are still right.
+r"""Solutions changed slightly, so that they become wrong or stay right.
 
-Numbers are changed where they stand, in the answer or in all turns of a solution, which changes what it is: a sign, a
-factor, a digit. Not covered: changes of words whose meaning one would have to know.
+A sign, a factor or a digit is changed in the answer, or in all turns of a solution. Not covered: changes of words
+whose meaning one would have to know.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ def _order(answer: str) -> str:
 
 
 def _letters(answer: str) -> str:
-    """A word with its first letter exchanged, of an answer that is a word and no formula."""
     if len(answer) == 1 and answer in "ABCDE":
         return "B" if answer == "A" else "A"
     letters = answer.replace(" ", "")
@@ -49,17 +48,14 @@ def _cut(answer: str) -> str:
 
 
 def _of(kind: re.Pattern[str], change: Callable[[str], str], *, zero: bool = False) -> Callable[[str], str]:
-    """A change of answers of one kind."""
     return lambda answer: change(answer) if kind.fullmatch(answer) and (zero or not _is_zero(answer)) else ""
 
 
 def _last_number(change: Callable[[str], str]) -> Callable[[str], str]:
-    """A change of an answer's last number."""
     return lambda answer: _one_number(answer, change)
 
 
 def _one_number(answer: str, change: Callable[[str], str]) -> str:
-    """The answer with its last number changed; empty where it has none."""
     found = list(_NUMBER.finditer(answer))
     changed = change(found[-1][0]) if found else ""
     if not changed or _is_zero(changed) or _is_zero(found[-1][0]):
@@ -89,17 +85,18 @@ def _altered(alter: Callable[[str], str]) -> Policy:
 
 
 def _without_calls(target: Target) -> Iterator[Attempt]:
-    """The last words of a solution of several turns."""
     if len(target.solution) > 1:
         yield Attempt(target.solution[-1:])
 
 
 def _digits_everywhere(target: Target) -> Iterator[Attempt]:
+    # Digits become other digits, so calls stay well-formed.
     turns = tuple(re.sub(r"\d", lambda found: _next(found[0]), turn) for turn in target.solution)
     if len(turns) > 1 and turns != target.solution:
         yield Attempt(turns)
 
 
+#: policies that must not be paid, by the change that they make
 WRONG_CHANGES: Mapping[str, Policy] = {
     **{
         f"the right answer, {how}": _altered(alter)
@@ -117,7 +114,7 @@ WRONG_CHANGES: Mapping[str, Policy] = {
             "its digits reversed": _of(_DIGITS, lambda answer: answer[::-1].lstrip("0")),
             "and one": _of(_WHOLE, lambda answer: str(int(answer) + 1), zero=True),
             "and a hundredth": _of(_WHOLE, lambda answer: f"{answer}.01", zero=True),
-            "its parts exchanged": _order,
+            "its parts swapped": _order,
             "in another unit": lambda answer: _UNIT.sub(lambda found: _UNITS[found[1]], answer, count=1),
             "a letter changed": _letters,
             "cut in half": _cut,
@@ -126,7 +123,6 @@ WRONG_CHANGES: Mapping[str, Policy] = {
     "the last words of a solution": _without_calls,
     "a solution with other digits": _digits_everywhere,
 }
-"""What must not be paid, by what is changed."""
 
 
 def _solution(target: Target) -> Iterator[Attempt]:
@@ -143,7 +139,7 @@ def _around(before: str, after: str) -> Policy:
 
 
 def _rewritten(rewrite: Callable[[str], str]) -> Policy:
-    """The first form alone: another one may read less."""
+    # Only the first form, because other forms may read less.
 
     def policy(target: Target) -> Iterator[Attempt]:
         changed = rewrite(target.answer) if target.answer else ""
@@ -153,15 +149,12 @@ def _rewritten(rewrite: Callable[[str], str]) -> Policy:
     return policy
 
 
-def _is_prose(target: Target) -> bool:
-    """Whether an answer is marked as one, so that other words around it change nothing."""
-    return bool(target.answer) and any(mark in target.solution[0] for mark in _MARKS)
-
-
 def _in_prose(policy: Policy) -> Policy:
-    return lambda target: policy(target) if _is_prose(target) else ()
+    # Only a marked answer stays the same if the words around it change.
+    return lambda target: policy(target) if target.answer and any(m in target.solution[0] for m in _MARKS) else ()
 
 
+#: policies that must be paid, by the change that they make
 RIGHT_CHANGES: Mapping[str, Policy] = {
     "a solution": _solution,
     "a solution with blank lines around it": _around("\n ", " \n"),
@@ -172,4 +165,3 @@ RIGHT_CHANGES: Mapping[str, Policy] = {
         _rewritten(lambda answer: _FRACTION.sub(r"\1\2/\3", answer) if _FRACTION.fullmatch(answer) else "")
     ),
 }
-"""What must be paid, by what is changed."""

@@ -1,7 +1,7 @@
-"""An attack on an environment: what it pays to policies that solve nothing, and refuses to those that do.
+"""Attack an environment: find policies that are paid without a solution, or refused with one.
 
-Invariant: nothing of an environment is changed, and the same environment gives the same report. Not covered: rewards
-that depend on the policy's model, and customers or judges that a model plays.
+Invariant: an attack changes nothing in the environment, and the same environment gives the same report. Not covered:
+rewards that depend on the policy's model, and simulated users or judges that are played by a model.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from turntree.envs.checking.altered_answers import RIGHT_CHANGES, WRONG_CHANGES
-from turntree.envs.checking.answer_forms import targets
-from turntree.envs.checking.attempts import Attempt, Outcome, Target, Turn, play_attempt
+from turntree.envs.checking.attempts import Attempt, Outcome, Target, Turn, play_attempt, targets
 from turntree.envs.checking.empty_policies import EMPTY_POLICIES, Policy
 from turntree.envs.checking.hidden_answers import HIDDEN_ANSWERS
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
 from turntree.envs.task import Task
 
-BOUND = 0.004
-"""Share of the tasks that a policy may be paid without a solution, or refused with one."""
-LUCK = 0.5
-"""Share of the tasks that a guess may be right in."""
+BOUND = 0.004  #: fraction of the tasks that may pay a policy without a solution, or refuse one with a solution
+LUCK = 0.5  #: fraction of the tasks in which a guess may be right
 _NOISE = re.compile(r"[\s$,]|\\(?:left|right|text\w*|[,;:! ])|[(){}.]")
 _AROUND = re.compile(r"^\s*\$?[^=<>]*=|\\text\w*\s*\{[^{}]*\}|\\[$%]")
 _SHOWN = 300
@@ -30,46 +27,34 @@ _SHOWN = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a policy was paid."""
+    """The rewards of one attacking policy."""
 
     policy: str
-    """What it says."""
-    must_pay: bool
-    """Whether it says something right."""
-    tasks: int
-    """Tasks to which it applies."""
-    paid: Mapping[str, str]
-    """Its texts, by the ids of the tasks that paid it; luck is left out."""
-    lucky: int
-    """Tasks that paid a guess which is the right answer."""
-    refused: tuple[str, ...]
-    """Ids of the tasks that did not pay it."""
-    failed: Mapping[str, str]
-    """Why an episode had no verdict, by the ids of the tasks."""
+    must_pay: bool  #: whether its answers are right
+    tasks: int  #: number of tasks to which it applies
+    paid: Mapping[str, str]  #: task id -> the text that was paid, without lucky guesses
+    lucky: int  #: number of tasks that paid a guess which is the right answer
+    refused: tuple[str, ...]  #: ids of the tasks that did not pay
+    failed: Mapping[str, str]  #: task id -> the reason why an episode had no verdict
 
     @property
     def share(self) -> float:
-        """Share of the tasks that paid it, luck left out."""
+        """Fraction of the tasks that paid, without lucky guesses."""
         return len(self.paid) / self.tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """The report."""
+    """The report of an attack."""
 
-    tasks: int
-    """Tasks that were attacked."""
-    nothing: Mapping[str, float]
-    """Mean of the reward and of each of its named components of an empty answer."""
-    rows: tuple[Row, ...]
-    """Of the policies that apply to a task."""
-    not_applicable: tuple[str, ...]
-    """The other policies."""
-    ungraded: tuple[str, ...]
-    """Ids of further tasks, which have no verdict on any wrong answer; they were left out."""
+    tasks: int  #: number of attacked tasks
+    nothing: Mapping[str, float]  #: mean reward and mean reward components of an empty answer
+    rows: tuple[Row, ...]  #: policies that apply to at least one task
+    not_applicable: tuple[str, ...]  #: all other policies
+    ungraded: tuple[str, ...]  #: ids of tasks without a verdict on any wrong answer; they were not attacked
 
     def findings(self, bound: float = BOUND, luck: float = LUCK) -> dict[str, str]:
-        """What is wrong, by policy; empty where nothing is."""
+        """Return the problems by policy; empty if there is none."""
         found: dict[str, str] = {}
         if not self.tasks:
             found["any wrong answer"] = f"without a verdict in all of {len(self.ungraded)} tasks"
@@ -90,13 +75,14 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
     """Attack an environment.
 
     Args:
-        env: Any environment; an episode that runs in it is left.
+        env: Any environment; its running episode is abandoned.
         above: The sum of an episode's rewards above which it counts as paid.
         on_policy: Called with the name of each policy before it plays.
 
     Raises:
-        DataError: If the environment has no task, or fewer than it says.
+        DataError: If the environment has no tasks, or fewer than ``num_tasks``.
     """
+    # Several policies make the same attempts, so outcomes are kept.
     played: dict[tuple[str, tuple[Turn, ...]], Outcome] = {}
 
     def play(task: Task, attempt: Attempt) -> Outcome:
@@ -106,7 +92,8 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
         return played[key]
 
     every = targets(env, _tasks(env, count), above)
-    known = [target for target in every if not play(target.task, _wrong(target)).failure]
+    # A task whose episodes fail even for a plain wrong answer has no verdict on anything.
+    known = [target for target in every if not play(target.task, Attempt((target.forms[0]("4711"),))).failure]
     rows: list[Row] = []
     for policy, attempts in POLICIES.items() if known else ():
         if on_policy is not None:
@@ -122,8 +109,8 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
     )
 
 
+#: those of ``RIGHT_CHANGES`` must be paid, all others must not
 POLICIES: Mapping[str, Policy] = {**EMPTY_POLICIES, **HIDDEN_ANSWERS, **WRONG_CHANGES, **RIGHT_CHANGES}
-"""Every policy by its name; those of ``RIGHT_CHANGES`` must be paid, the others must not."""
 
 
 def _tasks(env: Env, count: int) -> list[Task]:
@@ -132,17 +119,13 @@ def _tasks(env: Env, count: int) -> list[Task]:
         raise DataError("the environment has no tasks to attack")
     tasks: list[Task] = []
     for number in range(min(count, total)):
-        index = number * total // min(count, total)
+        index = number * total // min(count, total)  # spread over all tasks
         try:
             tasks.append(env.task(index))
         except (IndexError, KeyError) as error:
             line = f"task({index}) raised {type(error).__name__}: {error}"
-            raise DataError(f"{line}; num_tasks, now {env.num_tasks}, says how many tasks there are") from error
+            raise DataError(f"{line}; num_tasks is {env.num_tasks}; set it to the number of tasks") from error
     return tasks
-
-
-def _wrong(target: Target) -> Attempt:
-    return Attempt((target.forms[0]("4711"),))
 
 
 def _row(
@@ -154,10 +137,10 @@ def _row(
     failed: dict[str, str] = {}
     refused: list[str] = []
     for target in known:
-        made = list(attempts(target))
-        tasks += bool(made)
+        played = list(attempts(target))
+        tasks += bool(played)
         was_lucky = False
-        for attempt in made:
+        for attempt in played:
             outcome = play(target.task, attempt)
             if outcome.failure:
                 failed.setdefault(target.task.id, outcome.failure)
@@ -181,16 +164,14 @@ def _row(
 
 
 def _is_lucky(attempt: Attempt, outcome: Outcome, answer: str) -> bool:
-    """Whether a guess is the right answer, signs of typesetting, its unit and name aside, or what was copied has it.
-
-    A list that names one value again and again is a guess at that value.
-    """
-    said = attempt.guess or outcome.copied
-    guess, right, bare = (_NOISE.sub("", text).casefold() for text in (said, answer, _AROUND.sub("", answer)))
-    parts = {_NOISE.sub("", part).casefold() for part in said.split(",")}
+    # A guess is lucky if it equals the answer, apart from typesetting, unit and name, or if it lists only this
+    # value. A copied text is lucky if it contains the answer.
+    text = attempt.guess or outcome.copied
+    guess, right, bare = (_NOISE.sub("", part).casefold() for part in (text, answer, _AROUND.sub("", answer)))
+    parts = {_NOISE.sub("", part).casefold() for part in text.split(",")}
     known = {right, bare} - {""}
-    found = attempt.copied and bool(right) and right in guess
-    return bool(known) and (guess in known or parts <= known or found)
+    contained = attempt.copied and bool(right) and right in guess
+    return bool(known) and (guess in known or parts <= known or contained)
 
 
 def _short(attempt: Attempt) -> str:

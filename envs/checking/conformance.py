@@ -1,11 +1,8 @@
 """Conformance checks of an environment, run by playing it.
 
-Each check takes freshly made environments and a script, and raises on a broken
-rule; ``check_environment`` turns these errors into findings. Two plays of one
-script prove nothing about scripts that were not played: pass the turns that
-reach the interesting places of your environment.
-
-Not covered: whether the rewards are right, and how fast the environment is.
+A check plays fresh environments with a script and raises if a rule is broken; ``check_environment`` turns these
+errors into findings. A check covers only the turns in the script, so pass turns that reach the interesting states of
+your environment. Not covered: whether the rewards are right, and how fast the environment is.
 """
 
 from __future__ import annotations
@@ -30,12 +27,11 @@ from turntree.envs.failure import describe
 from turntree.envs.running.containment import contain
 
 _SEED = 1234
-_MIDDLE = 3
-"""Number of first turns after each of which a snapshot is taken."""
+_MIDDLE = 3  #: a snapshot is taken after each of this many first turns
+#: Gymnasium's warning about an environment made without an id, which is no fault
 _NO_SPEC = "due to the environment not having a spec"
-"""Gymnasium's warning about an environment that was made without an id, which is no fault."""
+#: answers that a verifier can hardly parse; they must still be graded
 _BEYOND = (r"\gcd(x,7)", r"\pi \bmod 2", r"\mathbb{E}[X]", r"\sum_{k=1}^{n} k", r"\cot 0", r"\gcd(9^{9^9},3)")
-"""Answers that a verifier understands little or not at all; they must still be judged."""
 _HOSTILE = (
     *("", "\x00", "\ud800", "<tool_call>{", "((((" * 500, "word " * 20_000, "#### ", r"\boxed{", "{}[]()<>\\"),
     *(template % answer for answer in _BEYOND for template in (r"\boxed{%s}", "#### %s")),
@@ -46,10 +42,8 @@ _HOSTILE = (
 class Finding:
     """The result of one check."""
 
-    check: str
-    """The rule, as a short sentence."""
-    problem: str = ""
-    """How it is broken; empty if it is not."""
+    check: str  #: the rule, as a short sentence
+    problem: str = ""  #: how the rule is broken; empty if it is not
 
     @property
     def passed(self) -> bool:
@@ -58,31 +52,31 @@ class Finding:
 
 
 def check_environment(make: Callable[[], Env], turns: Sequence[str] | None = None) -> list[Finding]:
-    """Run every check.
+    """Run all conformance checks.
 
     Args:
-        make: Makes a fresh environment, each time with the same arguments.
-        turns: A script, shape (turns,); ``None`` calls each tool once and then gives a few plain turns.
+        make: Creates a fresh environment, each time with the same arguments.
+        turns: A script, shape (turns,); ``None`` calls each tool once and then plays a few plain turns.
 
     Returns:
-        One finding a check, in the order of ``CHECKS``.
+        One finding per check, in the order of ``CHECKS``.
     """
     env = make()
     if not isinstance(env, Env):
-        raise TypeError(f"expected a turntree.envs.Env, got {type(env).__name__}; Gymnasium's check_env is for others")
+        raise TypeError(f"expected a turntree.envs.Env, got {type(env).__name__}; use Gymnasium's check_env for it")
     script = tuple(turns) if turns else script_for(env)
     return [_finding(sentence, check, make, script) for sentence, check in CHECKS.items()]
 
 
 def require_conformance(make: Callable[[], Env], turns: Sequence[str] | None = None) -> None:
-    """Raise if any check fails; for tests.
+    """Raise if any conformance check fails; meant for tests.
 
     Args:
-        make: Makes a fresh environment, each time with the same arguments.
+        make: Creates a fresh environment, each time with the same arguments.
         turns: See ``check_environment``.
 
     Raises:
-        ConformanceError: If the environment breaks a rule; the message names each.
+        ConformanceError: If the environment breaks a rule; the message names all broken rules.
     """
     problems = [f"{finding.check}: {finding.problem}" for finding in check_environment(make, turns) if finding.problem]
     if problems:
@@ -179,7 +173,11 @@ def _copies(make: Callable[[], Env], script: Sequence[str]) -> None:
         copied += take(copy, script, first=number, last=number + 1)
         own += take(env, script, first=number, last=number + 1)
         copy.close_episode()
-    _same(expected, own, "after a copy took each step first; forkable = True says that a step has no effect outside")
+    _same(
+        expected,
+        own,
+        "after a copy took each step first; with forkable = True, a step must have no effect outside the environment",
+    )
     _same(expected[1:], copied, "taken by copies")
 
 
@@ -271,7 +269,7 @@ def _vector(make: Callable[[], Env], script: Sequence[str]) -> None:
             for at in range(2):
                 got = (observations[at], float(rewards[at]), bool(terminated[at]), bool(truncated[at]))
                 if got != (step.observation, step.reward, step.terminated, step.truncated):
-                    raise ConformanceError(f"step {number}: in a vector the environment says {got[0]!r:.80}")
+                    raise ConformanceError(f"step {number}: in a vector environment the observation is {got[0]!r:.80}")
     finally:
         env.close()
 
@@ -289,6 +287,7 @@ def _json(value: Any, what: str) -> None:
         raise ConformanceError(f"{what} is not JSON: {error}") from error
 
 
+#: all checks, by the rule that they test
 CHECKS: Mapping[str, _Check] = {
     "Gymnasium's own checker": _gymnasium,
     "the seed reproduces a dialogue": _seeded,
@@ -304,4 +303,3 @@ CHECKS: Mapping[str, _Check] = {
     "close() may be called twice": _closes,
     "vector environments play it": _vector,
 }
-"""Every check by the rule that it tests."""

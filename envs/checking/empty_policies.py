@@ -1,6 +1,6 @@
-"""Policies that solve nothing: they are silent, refuse, plead, guess, copy.
+"""Policies that solve nothing: they stay silent, refuse, plead, guess or copy.
 
-A guess may be right by luck, which an attack counts apart; whatever else is paid here, the environment gives away.
+A guess may be right by luck, which an attack counts separately. Any other reward for them is a leak.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from string import ascii_uppercase
 
 from turntree.envs.checking.attempts import Attempt, Target
 
-Policy = Callable[[Target], Iterable[Attempt]]
-"""The attempts of a policy at a task; none where it does not apply."""
+Policy = Callable[[Target], Iterable[Attempt]]  #: returns a policy's attempts at a task; none if it does not apply
 _LONG, _DEEP = 20_000, 2_000
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -77,17 +76,15 @@ def _copied(text: Callable[[Target], str]) -> Policy:
 
 
 def numbers(target: Target) -> list[str]:
-    """The numbers of the question."""
     return [found.rstrip(",") for found in _NUMBER.findall(target.task.prompt)]
 
 
 def formulas(target: Target) -> list[str]:
-    """The formulas of the question."""
     return [next(filter(None, match.groups())).strip() for match in _FORMULA.finditer(target.task.prompt)]
 
 
 def options(target: Target) -> list[str]:
-    """The letters of the question's options; none unless there are A and B."""
+    """Return the letters of the question's options; none unless it has A and B."""
     found = set(_OPTION.findall(target.task.prompt))
     return sorted(found) if {"A", "B"} <= found else []
 
@@ -144,4 +141,3 @@ EMPTY_POLICIES: Mapping[str, Policy] = {
     "the second most frequent right answer": _gold(1),
     "a tool's output": _tools,
 }
-"""Every policy by what it says."""

@@ -1,7 +1,4 @@
-r"""Right answers that nobody is given: hidden, crossed out, taken back, or one of many.
-
-Each takes the turns of a solution and says them so that a reader would not take them for an answer.
-"""
+r"""Right answers that the text does not give to a reader: hidden, crossed out, retracted, or one of many."""
 
 from __future__ import annotations
 
@@ -22,30 +19,30 @@ _HIDINGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _hidden(where: str, manners: tuple[str, ...]) -> Policy:
-    """A call is no text that a reader sees, so that it can stand in a thought, but not be crossed out."""
+def _hidden(where: str, templates: tuple[str, ...]) -> Policy:
+    # A tool call is not read by a person, so it can be hidden in a thought but not crossed out.
 
     def policy(target: Target) -> Iterator[Attempt]:
         applies = not target.acts or "thought" in where
-        for manner in manners if target.solution and applies else ():
-            yield Attempt((*(manner.format(turn) for turn in target.solution), ""))
+        for template in templates if target.solution and applies else ():
+            yield Attempt((*(template.format(turn) for turn in target.solution), ""))
 
     return policy
 
 
-def _taken_back(target: Target) -> Iterator[Attempt]:
+def _retracted(target: Target) -> Iterator[Attempt]:
     if target.answer:
-        other = _others(target, 1)[0]
+        other = _wrong_answers(target, 1)[0]
         for form in target.forms:
             yield Attempt((f"{form(target.answer)}\nNo, that is wrong.\n{form(other)}",))
 
 
 def _listed(*separators: str) -> Policy:
-    """All candidates in one answer, the right one in the middle, first or last."""
+    # The right answer in the middle, first, and last.
 
     def policy(target: Target) -> Iterator[Attempt]:
         if target.answer:
-            middle, (other,) = _candidates(target), _others(target, 1)
+            middle, (other,) = _candidates(target), _wrong_answers(target, 1)
             lists = (middle, [target.answer, other], [other, target.answer])
             written = (separator.join(answers) for separator in separators for answers in lists)
             yield from (Attempt((text,)) for answer in written for text in target.written(answer))
@@ -71,25 +68,26 @@ def _all_numbers(target: Target) -> Iterator[Attempt]:
 
 
 def _candidates(target: Target) -> list[str]:
-    """Answers, the right one in the middle."""
-    others = _others(target, 4)
-    return [*others[:2], target.answer, *others[2:]]
+    wrong = _wrong_answers(target, 4)
+    return [*wrong[:2], target.answer, *wrong[2:]]  # the right answer in the middle
 
 
-def _others(target: Target, count: int) -> list[str]:
-    """Answers of other tasks, filled up with odd numbers; none has the right one in it, or the reverse."""
-    right = _core(target.answer)
-    known = (answer for answer in target.golds if _core(answer) not in right and right not in _core(answer))
+def _wrong_answers(target: Target, count: int) -> list[str]:
+    # Answers of other tasks, padded with odd numbers; none contains the right one or is contained in it.
+    right = _alphanumeric(target.answer)
+    known = (
+        answer for answer in target.golds if _alphanumeric(answer) not in right and right not in _alphanumeric(answer)
+    )
     return [*islice(known, count), *("4711", "-0.81", "1729", "6174")][:count]
 
 
-def _core(answer: str) -> str:
+def _alphanumeric(answer: str) -> str:
     return "".join(filter(str.isalnum, answer))
 
 
 HIDDEN_ANSWERS: Mapping[str, Policy] = {
-    **{f"the right answer {where}": _hidden(where, manners) for where, manners in _HIDINGS.items()},
-    "the right answer, taken back": _taken_back,
+    **{f"the right answer {where}": _hidden(where, templates) for where, templates in _HIDINGS.items()},
+    "the right answer, retracted": _retracted,
     "all candidates, with commas": _listed(", ", ","),
     "all candidates, with or": _listed(" or "),
     "all candidates, with blanks": _listed(" "),
@@ -97,4 +95,3 @@ HIDDEN_ANSWERS: Mapping[str, Policy] = {
     "all candidates, in a sentence": _in_words,
     "all numbers": _all_numbers,
 }
-"""Every policy by what it says."""

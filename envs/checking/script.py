@@ -1,7 +1,6 @@
-"""Scripted dialogues, played against an environment.
+"""Scripted dialogues for checks: the same script must lead to the same transcript.
 
-Used to check environments: the same script must lead to the same transcript. A
-script need not win; it should reach the tools and the environment's own reply.
+A script need not solve the task. It should reach the tools and the environment's own reply.
 """
 
 from __future__ import annotations
@@ -15,10 +14,16 @@ from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
 from turntree.envs.tools.tool import Tool
 
-MAX_STEPS = 24
-"""Most turns played of an episode that does not end."""
+MAX_STEPS = 24  #: turns played of an episode that does not end
 _WORDS = ("Let me think.", "3", "#### 2", r"The answer is \boxed{1}.", "")
-_FILLINGS: Mapping[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
+_SAMPLE_VALUES: Mapping[str, Any] = {
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,47 +31,40 @@ class Step:
     """The result of ``reset`` or ``step``."""
 
     observation: str
-    """Observation of the environment."""
-    reward: float = 0.0
-    """Reward of the turn; 0 for ``reset``."""
+    reward: float = 0.0  #: 0 for ``reset``
     terminated: bool = False
-    """Whether the task ended the episode."""
     truncated: bool = False
-    """Whether a limit or a failure ended the episode."""
     info: Mapping[str, Any]
-    """As returned."""
 
     @property
     def ended(self) -> bool:
-        """Whether the episode is over."""
         return self.terminated or self.truncated
 
 
 def script_for(env: Env) -> tuple[str, ...]:
-    """A script that calls each tool of the environment once and then gives a few plain turns."""
+    """Return a script that calls each tool of the environment once and then plays a few plain turns."""
     return (*calls_of(env, env.tools), *_WORDS)
 
 
 def calls_of(env: Env, tools: Sequence[Tool], text: str = "1+1") -> list[str]:
-    """A call of each tool, as the policy writes it; arguments that are texts are ``text``."""
-    fillings = {**_FILLINGS, "string": text}
-    calls = [ToolCall(name=tool.name, arguments=_arguments(tool.schema, fillings)) for tool in tools]
+    """Write a call of each tool as the policy would; string arguments are ``text``."""
+    values = {**_SAMPLE_VALUES, "string": text}
+    calls = [ToolCall(name=tool.name, arguments=_arguments(tool.schema, values)) for tool in tools]
     return [env.parser.format_call(call) for call in calls]
 
 
 def begin(env: Env, *, seed: int | None) -> Step:
-    """Reset the environment."""
     observation, info = env.reset(seed=seed)
     return Step(observation=observation, info=info)
 
 
 def take(env: Env, turns: Sequence[str], *, first: int = 0, last: int = MAX_STEPS) -> list[Step]:
-    """Continue the episode until it ends or ``last`` turns are played; a short script is repeated.
+    """Continue the episode until it ends or ``last`` turns have been played; a short script is repeated.
 
     Args:
         turns: The script, shape (turns,).
-        first: Turns of the episode that have been played before.
-        last: Most turns of the episode, those included.
+        first: Number of turns played before.
+        last: Maximum number of turns of the episode, including the earlier ones.
     """
     steps: list[Step] = []
     for number in range(first, last):
@@ -80,36 +78,36 @@ def take(env: Env, turns: Sequence[str], *, first: int = 0, last: int = MAX_STEP
 
 
 def play(env: Env, turns: Sequence[str], *, seed: int | None) -> list[Step]:
-    """A whole episode, ``reset`` included."""
+    """Play a whole episode, including ``reset``."""
     return [begin(env, seed=seed), *take(env, turns)]
 
 
 def difference(expected: Sequence[Step], got: Sequence[Step]) -> str:
-    """The first difference of two transcripts, in one line; empty if they are equal."""
-    for number, (one, other) in enumerate(zip(expected, got, strict=False)):
+    """Return the first difference of two transcripts in one line; empty if they are equal."""
+    for number, (before, after) in enumerate(zip(expected, got, strict=False)):
         for name in ("observation", "reward", "terminated", "truncated", "info"):
-            left, right = getattr(one, name), getattr(other, name)
-            if left != right:
-                return f"step {number}: {name} is {_short(right)}, was {_short(left)}"
+            old, new = getattr(before, name), getattr(after, name)
+            if old != new:
+                return f"step {number}: {name} is {_short(new)}, was {_short(old)}"
     if len(expected) != len(got):
-        return f"{len(got)} steps, were {len(expected)}"
+        return f"{len(got)} steps, expected {len(expected)}"
     return ""
 
 
-def _arguments(schema: Mapping[str, Any], fillings: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(schema: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     parameters = schema["function"]["parameters"]
-    return {name: _filling(parameters["properties"][name], fillings) for name in parameters.get("required", ())}
+    return {name: _sample_value(parameters["properties"][name], values) for name in parameters.get("required", ())}
 
 
-def _filling(schema: Mapping[str, Any], fillings: Mapping[str, Any]) -> Any:
+def _sample_value(schema: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     if schema.get("enum"):
         return schema["enum"][0]
     kind = schema.get("type", "string")
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "array" and "prefixItems" in schema:
-        return [_filling(member, fillings) for member in schema["prefixItems"]]
-    return fillings[kind]
+        return [_sample_value(member, values) for member in schema["prefixItems"]]
+    return values[kind]
 
 
 def _short(value: Any) -> str:

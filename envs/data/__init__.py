@@ -1,4 +1,4 @@
-"""Files of JSON, rows of tasks from files and the Hugging Face hub, and overlap with evaluation sets.
+"""Read JSON files, rows of tasks from files and the Hugging Face hub, and marks of overlap with evaluation sets.
 
-Not here: the meaning of a row, which each environment defines.
+Each environment defines what a row means.
 """

@@ -1,8 +1,7 @@
-"""Rows of a training set that repeat questions of an evaluation set.
+"""Find rows of a training set that repeat questions of an evaluation set.
 
-The rows carry this information: ``overlaps_eval`` lists the evaluation sets whose
-question a row repeats, and ``in_math500`` marks those of MATH-500. Nothing is
-compared here, so a set without such fields cannot be cleaned.
+The rows carry this information: ``overlaps_eval`` lists the evaluation sets whose question a row repeats, and
+``in_math500`` marks those of MATH-500. Nothing is compared here, so a set without such fields cannot be cleaned.
 """
 
 from __future__ import annotations
@@ -13,16 +12,10 @@ from turntree.envs.data.rows import Row
 from turntree.envs.errors import DataError
 
 FIELDS = ("overlaps_eval", "in_math500")
-ANY = "any"
-"""Stands for every evaluation set."""
+ANY = "any"  #: stands for every evaluation set
 
 
 def overlaps(row: Row) -> frozenset[str]:
-    """Names of the evaluation sets that share a question with the row.
-
-    Raises:
-        DataError: If a field has the wrong type; the message names the place.
-    """
     names = row.fields.get("overlaps_eval")
     names = [] if names is None else names
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -34,10 +27,7 @@ def overlaps(row: Row) -> frozenset[str]:
 
 
 def repeats(row: Row, sets: Sequence[str]) -> bool:
-    """Whether the row repeats a question of one of the sets.
-
-    Args:
-        sets: Names of evaluation sets, such as ``math500``, or ``any``; without names no row does.
+    """Return whether a row repeats a question of one of the evaluation sets (names such as ``math500``, or ``any``).
 
     Raises:
         DataError: If sets are named and the row has none of ``FIELDS``.

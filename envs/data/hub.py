@@ -1,7 +1,6 @@
-"""The Hugging Face hub where it cannot be reached: that is found out at once, and what is in the cache is read.
+"""Notice at once that the Hugging Face hub cannot be reached, and read the cache instead.
 
-The hub's own client asks six times with growing pauses, about 25 seconds a file, and says so each time. Not here: what
-is asked for, and whether it is in the cache.
+The hub's client retries six times with growing pauses, about 25 seconds per file, and prints a warning each time.
 """
 
 from __future__ import annotations
@@ -16,17 +15,16 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-_PATIENCE = 5.0
-"""Seconds for a name to be found and a connection to be made."""
+_PATIENCE = 5.0  #: seconds to resolve the name and connect
 _PORTS = {"http": 80, "https": 443}
 
 
 @contextmanager
 def hub_asked_once() -> Iterator[str | None]:
-    """Try a connection to the hub; while there is none its client keeps to the cache.
+    """Try one connection to the hub; without one the hub's client reads only its cache.
 
     Yields:
-        Why nothing but the cache is read, in words; ``None`` if the hub can be reached.
+        The reason why only the cache is read; ``None`` if the hub can be reached.
     """
     constants: Any = importlib.import_module("huggingface_hub.constants")
     if constants.HF_HUB_OFFLINE:
@@ -47,7 +45,6 @@ def hub_asked_once() -> Iterator[str | None]:
 
 
 def _unreachable(endpoint: str) -> str | None:
-    """Why no connection to a server, or to the proxy before it, is made; ``None`` if one is."""
     parts = urlsplit(endpoint)
     proxy = getproxies().get(parts.scheme)
     if proxy and not proxy_bypass(parts.hostname or ""):

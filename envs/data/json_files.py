@@ -1,8 +1,8 @@
-"""JSON in files of the user, an object a line or one a file: with a byte order mark or without, in UTF-8 or UTF-16.
+"""Read JSON that users provide: one object per line or per file, with or without a byte order mark, UTF-8 or UTF-16.
 
-Invariant: what cannot be read is refused with its line, before it takes memory or depth without bound; only regular
-files are read, so that nothing is waited for. Texts with half of a surrogate, which no tokenizer reads, are read where
-a policy may have written them, and refused in what it is given.
+Invariants: an unreadable line is refused by its number, before it takes unbounded memory or depth. Only regular files
+are read, so a pipe cannot block. Lone surrogates, which no tokenizer reads, are accepted only where a policy may have
+written the text.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 HALF = re.compile("[\ud800-\udfff]")
-MOST_BYTES = 1 << 28
-"""Bytes of a line, or of a file that is one value."""
-MOST_DEPTH = 200
-"""Lists and objects around a value."""
-_MOST_VALUES = 1 << 24
-"""Commas, colons and brackets of a text, which bound what its values take: about 72 bytes each."""
-_HEAD = 4
-"""Bytes by which ``json.detect_encoding`` knows an encoding."""
+MOST_BYTES = 1 << 28  #: bytes of a line, or of a file that holds one value
+MOST_DEPTH = 200  #: nested lists and objects
+_MOST_VALUES = 1 << 24  #: commas, colons and brackets of a text; bounds its memory, at about 72 bytes per value
+_HEAD = 4  #: bytes that json.detect_encoding needs
 
 
 def parse_json(text: str) -> Any:
-    """``json.loads`` of a text from outside, within bounds.
+    """Parse text from outside as JSON, within bounds.
 
     Raises:
         ValueError: If it is no JSON, nested deeper than ``MOST_DEPTH``, or has too many values.
@@ -51,7 +47,6 @@ def parse_json(text: str) -> Any:
 
 
 def is_deeper(value: Any, most: int) -> bool:
-    """Whether a JSON value has more than ``most`` lists and objects around another."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(most):
         entries = (entry.values() if isinstance(entry, dict) else entry for entry in level)
@@ -60,11 +55,7 @@ def is_deeper(value: Any, most: int) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, without waiting for what is none, such as a pipe.
-
-    Raises:
-        OSError: If it is no regular file, or cannot be opened.
-    """
+    """Open a regular file for reading; raise ``OSError`` at once for anything else, such as a pipe."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     file = os.fstat(handle)
     if stat.S_ISREG(file.st_mode):
@@ -76,11 +67,6 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
-    """The contents of a regular file.
-
-    Raises:
-        OSError: If it cannot be read, or has more than ``most`` bytes.
-    """
     with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -89,22 +75,16 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The value that a file holds.
-
-    Raises:
-        OSError: If the file cannot be read.
-        ValueError: If it is no JSON within the bounds of ``parse_json``.
-    """
     data = read_bytes(path)
     return parse_json(data.decode(json.detect_encoding(data), "surrogatepass"))
 
 
 def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
-    """A text, without its byte order mark.
+    """Read a text without its byte order mark.
 
     Raises:
-        OSError: If it cannot be read, or has more than ``most`` bytes.
-        UnicodeDecodeError: If it is neither UTF-8 nor has a mark of another encoding.
+        OSError: If the file cannot be read or has more than ``most`` bytes.
+        UnicodeDecodeError: If the file is not UTF-8 and has no mark of another encoding.
     """
     data = read_bytes(path, most=most)
     marked = data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"))
@@ -119,13 +99,13 @@ def json_lines(
     growing: bool = False,
     torn: Callable[[int], object] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file, each with the number of its line, counted from 1; blank lines have none.
+    """Yield the objects of a file with their line numbers (from 1), skipping blank lines.
 
     Args:
-        refuse: The exception for a line and what is wrong with it.
-        halves: Whether texts may have half of a surrogate.
-        growing: Whether the file is still written: a last line without its end is not read.
-        torn: Called with the number of a last line that has no end and is no JSON, in place of ``refuse``.
+        refuse: Builds the exception from a line and what is wrong with it.
+        halves: Whether texts may contain lone surrogates.
+        growing: Whether the file is still being written: an unterminated last line is not read.
+        torn: Called, in place of ``refuse``, with the number of an unterminated last line that is no JSON.
 
     Raises:
         OSError: If the file cannot be read.
@@ -151,7 +131,6 @@ def json_lines(
 
 
 def half_in(value: Any, written: bytes = b"\\ud") -> str:
-    """What is wrong with a JSON value that has half of a surrogate, ``written`` so; empty where none has."""
     if b"\\ud" not in written.lower():  # in valid UTF-8 a half can only be an escape
         return ""
     found = HALF.search(json.dumps(value, ensure_ascii=False))
@@ -159,7 +138,7 @@ def half_in(value: Any, written: bytes = b"\\ud") -> str:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Lines in UTF-8, without the mark; one that is too long is cut, and is longer than ``MOST_BYTES``."""
+    # A line that is too long is truncated, but stays longer than MOST_BYTES so that the caller refuses it.
     with open_regular(path) as file:
         encoding = json.detect_encoding(file.read(_HEAD))
         file.seek(len(b"\xef\xbb\xbf") if encoding == "utf-8-sig" else 0)

@@ -1,5 +1,3 @@
-"""Schemas of tools as their publisher wrote them, shown in place of our own where they fit."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -12,14 +10,10 @@ Schema = Mapping[str, Any]
 
 
 def fitting_schemas(file: Path, published: Iterable[Schema], ours: Mapping[str, Schema]) -> list[dict[str, Any]]:
-    """The published schemas, each with the arguments of our tool of its name.
-
-    Args:
-        file: Where they stand, for error messages.
-        published: OpenAI schemas in the order of the file.
+    """Return the published schemas, checked against our tools of the same names.
 
     Raises:
-        DataError: If one is of no tool of ours or has other arguments; the message names file and line.
+        DataError: If a schema names no tool of ours or has other arguments; the message names file and line.
     """
     schemas = []
     for number, schema in enumerate(published, start=1):
@@ -31,7 +25,6 @@ def fitting_schemas(file: Path, published: Iterable[Schema], ours: Mapping[str, 
 
 
 def _shape(schema: Schema) -> Any:
-    """The arguments of a tool without their descriptions."""
     parameters = schema["function"]["parameters"]
     kinds = {name: (kind.get("type"), tuple(kind.get("enum", ()))) for name, kind in parameters["properties"].items()}
     return kinds, sorted(parameters.get("required", ()))

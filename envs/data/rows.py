@@ -1,12 +1,12 @@
-"""Rows of tasks from JSONL, Parquet or the Hugging Face hub.
+"""Read rows of tasks from JSONL, Parquet or the Hugging Face hub.
 
-Invariant: every row knows its place, so that an error about a malformed row
-can name file and line. The meaning of the columns is left to the environment.
+Invariant: every row knows its file and line, so that an error about a malformed row can name them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,24 +17,47 @@ from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.data.json_files import json_lines
 from turntree.envs.errors import DataError, MissingExtra, install_command
 
+
+def default_folder(name: str) -> Path | None:
+    """Return ``$TURNTREE_DATA/data/NAME``, which need not exist; ``None`` if the variable is not set."""
+    root = os.environ.get("TURNTREE_DATA")
+    return Path(root) / "data" / name if root else None
+
+
+def cache_folder() -> Path:
+    """Return the cache folder: ``TURNTREE_CACHE``, or ``~/.cache/turntree``."""
+    return Path(os.environ.get("TURNTREE_CACHE") or Path.home() / ".cache" / "turntree")
+
+
+def data_folder(data: str | Path | None, *, name: str, holds: str) -> Path:
+    """Return the folder of a data set with several files; ``None`` takes ``default_folder(name)``.
+
+    ``holds`` describes the expected files for the error message.
+
+    Raises:
+        DataError: If the folder does not exist.
+    """
+    folder = default_folder(name) if data is None else Path(data)
+    if folder is None or not folder.expanduser().is_dir():
+        got = "nothing" if folder is None else repr(str(folder))
+        raise DataError(f"expected data=FOLDER with {holds}, got {got}")
+    return folder.expanduser()
+
+
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+|[\w-]+")
 _SUFFIXES = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row and its place."""
-
-    where: str
-    """File and line, for error messages."""
-    fields: Mapping[str, Any]
-    """Columns by name."""
+    where: str  #: file and line, for error messages
+    fields: Mapping[str, Any]  #: columns by name
 
     def column(self, *names: str) -> str:
-        """The first of these columns that the row has.
+        """Return the first of these columns that the row has.
 
         Raises:
-            DataError: If it has none; the message says how to rename one.
+            DataError: If it has none; the message says how to rename a column.
         """
         for name in names:
             if name in self.fields:
@@ -46,10 +69,10 @@ class Row:
         )
 
     def text(self, field: str) -> str:
-        """A field that must be a non-empty text.
+        """Return a field that must be non-empty text.
 
         Raises:
-            DataError: If it is missing, empty or not a text; the message names the place.
+            DataError: If the field is missing, empty or not text.
         """
         value = self.fields[self.column(field)]
         if not isinstance(value, str) or not value.strip():
@@ -59,12 +82,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRows:
-    """A file of rows; equal to another only while the file is unchanged."""
+    # Compares equal only while the file is unchanged, so it can key a cache.
 
-    path: Path
-    """A ``.parquet`` file, or one with a JSON object a line."""
-    stamp: tuple[int, int]
-    """Modification time in nanoseconds and size in bytes."""
+    path: Path  #: a .parquet file, or one JSON object per line
+    stamp: tuple[int, int]  #: modification time in nanoseconds, size in bytes
 
     def __str__(self) -> str:
         return str(self.path)
@@ -81,17 +102,12 @@ class FileRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRows:
-    """A data set of the Hugging Face hub."""
-
-    name: str
-    """Its id, for example ``openai/gsm8k``."""
-    subset: str | None
-    """Configuration name; ``None`` for the only one."""
+    name: str  #: id, such as openai/gsm8k
+    subset: str | None  #: configuration name; None if the data set has only one
     split: str
-    """Split, for example ``test``."""
 
     def read(self) -> Iterator[Row]:
-        """Read the rows in order; downloads or reads the library's cache.
+        """Download the rows, or read them from the library's cache, in order.
 
         Raises:
             DataError: If the data set cannot be loaded.
@@ -115,7 +131,7 @@ class HubRows:
 
 
 def find_rows(data: str | Path, *, split: str, subset: str | None = None) -> FileRows | HubRows:
-    """Locate the rows without reading them.
+    """Locate rows without reading them.
 
     Args:
         data: A ``.jsonl`` or ``.parquet`` file, a folder that holds ``SPLIT.jsonl`` or
@@ -150,11 +166,6 @@ def _split_file(folder: Path, split: str) -> Path:
 
 
 def file_rows(path: Path) -> FileRows:
-    """The rows of a file as it is now, without reading them.
-
-    Raises:
-        DataError: If it is missing.
-    """
     try:
         stat = path.stat()
     except OSError as error:
@@ -185,7 +196,6 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 def no_rows(rows: FileRows | HubRows, example: Mapping[str, Any]) -> DataError:
-    """The error for a data set without rows, with one that it could have."""
     return DataError(f"there are no rows in {rows}; expected a JSON object a line: {json.dumps(example)}")
 
 

@@ -1,6 +1,6 @@
-"""Tasks in Harbor's format as episodes: what a folder of tasks says, the container of an episode, the environment.
+"""Run tasks in Harbor's format as episodes: the folder of tasks, the container of an episode, the environment.
 
-Not here: isolation of single pieces of code (``envs/sandbox``), programs that act as the policy (``agents/harness``).
+Isolation of single pieces of code is in ``envs/sandbox``; programs that act as the policy are in ``agents/harness``.
 """
 
 from turntree.envs.harbor.env import Harbor

@@ -1,5 +1,3 @@
-"""The container of one episode: started from an image, asked to run commands, removed."""
-
 from __future__ import annotations
 
 import contextlib
@@ -17,43 +15,37 @@ from turntree.envs.errors import SandboxError, ToolError
 from turntree.envs.harbor.tasks import HarborTask
 from turntree.envs.sandbox.docker_sandbox import Head
 
-_DOCKER_SECONDS = 60.0
-"""Most that Docker may take for anything but building an image and running a command."""
+_DOCKER_SECONDS = 60.0  #: seconds for any Docker command except building an image and running a policy's command
+# Seconds after which a container ends by itself, in case the process that should remove it has died
 _LIFETIME = 24 * 3600
-"""Seconds after which a container ends by itself, if the process that should remove it has died."""
 _PROCESSES = 1024
 _MEMORY_MB = 2048
-_MOST_ARGUMENT = 100_000
-"""Most bytes of a command; Linux has 128 KiB for an argument."""
+_MOST_ARGUMENT = 100_000  #: bytes of a command; Linux allows 128 KiB per argument
+# The shell prints its process id first, so that a command that overruns can be killed with all its children.
 _SHELL = 'echo $$; if command -v bash > /dev/null; then exec bash -c "$1"; else exec sh -c "$1"; fi'
-"""Says the number of the process first, by which a command that is late is ended with all that it started."""
 
+#: messages of Docker and Podman for a missing path
 _NO_FILE = re.compile(rb"no such file|could not (?:be )?f(?:i|ou)nd", re.IGNORECASE)
-"""What Docker and Podman say of a path that is not there."""
 _building = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command did."""
-
-    code: int | None
-    """Its exit status; ``None`` if it was ended for its time."""
-    text: str
-    """The beginning and the end of its output."""
+    code: int | None  #: exit status; None if the command was killed at its deadline
+    text: str  #: beginning and end of the output
 
 
 class Container:
-    """A running container of a task's image.
+    """Start a container from a task's image.
 
     Args:
-        image: What it is started from.
+        image: The image.
         docker: The command, ``docker`` or one that takes the same arguments.
-        network: Another network than the task's.
-        shown: Bytes of a command's output that are kept of its beginning, and as many of its end.
+        network: Overrides the task's network.
+        shown: Bytes kept of the beginning of a command's output, and as many of its end.
 
     Raises:
-        SandboxError: If Docker is missing or cannot start it.
+        SandboxError: If Docker is missing or cannot start the container.
     """
 
     def __init__(self, task: HarborTask, image: str, *, docker: str, network: str | None, shown: int) -> None:
@@ -71,10 +63,10 @@ class Container:
         )
 
     def run(self, command: str, seconds: float, *, user: str | None = None, variables: Mapping[str, str] = {}) -> Ran:
-        """Run a command with the image's bash, or its sh, and wait until it ends.
+        """Run a command with the image's bash (or sh) and wait for it.
 
         Raises:
-            ToolError: If the command is longer than a command can be.
+            ToolError: If the command is too long for an argument.
             SandboxError: If Docker cannot run it.
         """
         if len(command.encode()) > _MOST_ARGUMENT or "\0" in command:
@@ -107,23 +99,19 @@ class Container:
         return Ran(code, text)
 
     def put(self, folder: Path, path: str) -> None:
-        """Copy what is in a folder to a folder of the container, in place of what is there."""
         self._ask("exec", "--user=0", self.name, "sh", "-c", 'rm -rf "$1"; mkdir -p "$1"', "sh", path)
         self._ask("cp", f"{folder}/.", f"{self.name}:{path}")
 
     def read(self, path: str) -> str | None:
-        """A small file of the container as text; ``None`` if it is not there."""
         ran = self._ask("exec", "--user=0", self.name, "head", "-c", "65536", path, check=False)
         return ran.stdout.decode(errors="replace") if ran.returncode == 0 else None
 
     def close(self) -> None:
-        """Remove the container with all that runs in it."""
         with contextlib.suppress(SandboxError):
             self._ask("kill", self.name, check=False)  # by SIGKILL, which ends its first process at once
             self._ask("rm", "--force", self.name, check=False)
 
     def give(self, path: str, other: Container) -> None:
-        """Copy a file or a folder into the same place of another container; nothing where there is none."""
         parent = path.rpartition("/")[0] or "/"
         other._ask("exec", "--user=0", other.name, "mkdir", "-p", parent)
         with subprocess.Popen(
@@ -147,10 +135,10 @@ class Container:
 
 
 def built_image(folder: Path, *, docker: str, seconds: float) -> str:
-    """The image of a folder with a ``Dockerfile``, built where Docker does not have it.
+    """Return the image of a folder with a ``Dockerfile``, and build it if Docker does not have it.
 
     Raises:
-        SandboxError: If Docker cannot build it, or not in time.
+        SandboxError: If Docker cannot build the image, or not in time.
     """
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -165,14 +153,14 @@ def built_image(folder: Path, *, docker: str, seconds: float) -> str:
 def run_docker(
     line: Sequence[str], *, check: bool = True, seconds: float = _DOCKER_SECONDS, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run Docker's command.
+    """Run a Docker command.
 
     Args:
-        check: Whether a status other than 0 raises.
-        variables: Variables of its process, which ``--env NAME`` passes on unseen.
+        check: Whether an exit status other than 0 raises.
+        variables: Environment variables of the process, which ``--env NAME`` passes on without showing their values.
 
     Raises:
-        SandboxError: If it is missing, fails or is late.
+        SandboxError: If Docker is missing, fails or exceeds its deadline.
     """
     try:
         ran = subprocess.run(line, capture_output=True, check=False, timeout=seconds, env={**os.environ, **variables})

@@ -1,5 +1,3 @@
-"""Harbor's tasks: a shell in the task's container, and the task's own tests as the reward."""
-
 from __future__ import annotations
 
 import json
@@ -13,8 +11,7 @@ from turntree.envs.errors import SnapshotError, UngradedAnswer
 from turntree.envs.harbor.container import Container, built_image
 from turntree.envs.harbor.tasks import HarborTask, read_tasks
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import tool
 from turntree.envs.tools.toolset import Toolset
@@ -23,8 +20,6 @@ _REWARDS = "/logs/verifier"
 
 
 class Terminal(Toolset):
-    """A shell in the container of an episode."""
-
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.container: Container | None = None
@@ -47,7 +42,6 @@ class Terminal(Toolset):
         return f"{ran.text}\n[exit status {ran.code}]".lstrip() if ran.code else ran.text
 
     def close(self) -> None:
-        """Remove the container."""
         container, self.container = self.container, None
         if container is not None:
             container.close()
@@ -59,12 +53,11 @@ class Terminal(Toolset):
 
 
 class Harbor(Env):
-    """Tasks in Harbor's format; the first turn without a tool call ends the episode.
+    """Play tasks in Harbor's format; the first turn without a tool call ends the episode.
 
-    The task's ``tests/`` are copied into the container then, or run in one of their own that is given the task's
-    artifacts. What ``test.sh`` writes to ``/logs/verifier/reward.txt`` or ``reward.json`` is the reward. Tests that
-    leave none, or do not end, give no verdict: the episode is a failure and masked, as is one whose container Docker
-    cannot start.
+    The task's ``tests/`` then run in the policy's container, or in a separate container that receives the task's
+    artifacts. The reward is what ``test.sh`` writes to ``/logs/verifier/reward.txt`` or ``reward.json``. If the tests
+    write no reward or do not end, or if Docker cannot start the container, the episode is a failure and is masked.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
@@ -92,15 +85,15 @@ class Harbor(Env):
 
         Args:
             data: A folder of tasks, or of one task.
-            skip: Leave out tasks that ask for what is not done here, for example several containers.
+            skip: Leave out tasks that need unsupported features, such as several containers.
             docker: The command that runs containers; ``podman`` takes the same arguments.
-            network: Docker's network of all tasks, for example ``none``; ``None`` is what each task says.
-            seconds: Most that one command of the policy takes.
+            network: Docker network of all tasks, such as ``none``; ``None`` follows each task.
+            seconds: Deadline of one command of the policy.
             shown: Bytes shown of the beginning of a command's output, and as many of its end.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            DataError: If there is no task, or one is malformed or asks for what is not done here.
+            DataError: If there is no task, or one is malformed or needs an unsupported feature.
         """
         super().__init__(**kwargs)
         self.tasks = read_tasks(data, skip=skip)
@@ -109,7 +102,6 @@ class Harbor(Env):
         self.num_tasks = len(self.tasks)
 
     def default_system_prompt(self) -> str:
-        """How to use the shell and how to end."""
         call = self.parser.format_call(ToolCall(name="shell", arguments={"command": "ls"}))
         return (
             "You work in a Linux container. Call the shell like this and wait for the result:\n"
@@ -117,7 +109,6 @@ class Harbor(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The task with this index; they are in the order of their folders' names."""
         read = self.tasks[index]
         return Task(
             id=f"harbor/{read.name}",
@@ -127,7 +118,6 @@ class Harbor(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """The task's ``solution/solve.sh``, where the script is all there is."""
         folder = self._task().folder / "solution"
         script = folder / "solve.sh"
         if not script.is_file() or len(list(folder.iterdir())) > 1:
@@ -136,11 +126,6 @@ class Harbor(Env):
         return [self.parser.format_call(call), "Done."]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode in a container of its task; arguments, results and errors are ``Env``'s.
-
-        Raises:
-            SandboxError: If Docker cannot build the image or start the container.
-        """
         opening = super().reset(seed=seed, options=options)
         task = self._task()
         terminal = self.toolset(Terminal)
@@ -149,7 +134,6 @@ class Harbor(Env):
         return opening
 
     def reply(self, message: Message) -> Reply:
-        """Run the task's tests and end the episode."""
         task, container = self._task(), self.toolset(Terminal).container
         assert container is not None, "reset() starts it"
         if not task.separate:
@@ -164,7 +148,6 @@ class Harbor(Env):
             own.close()
 
     def _judge(self, task: HarborTask, container: Container, *, bring_tests: bool) -> Reply:
-        """Run the task's tests in a container and read what they wrote."""
         container.run(f"rm -rf {_REWARDS}; mkdir -p {_REWARDS} && chmod 777 {_REWARDS}", 60.0, user="0")
         if bring_tests:
             container.put(task.folder / "tests", "/tests")
@@ -192,7 +175,6 @@ class Harbor(Env):
 
 
 def _rewards(as_json: str | None, as_text: str | None) -> dict[str, float]:
-    """What the tests wrote, by name; empty if that is not numbers."""
     try:
         written = json.loads(as_json) if as_json is not None else {"reward": (as_text or "").strip()}
         written = written if isinstance(written, dict) else {"reward": written}

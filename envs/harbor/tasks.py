@@ -1,6 +1,6 @@
-"""A task in Harbor's format: a folder with ``task.toml``, ``instruction.md``, ``environment/`` and ``tests/``.
+"""Read a task in Harbor's format: a folder with ``task.toml``, ``instruction.md``, ``environment/`` and ``tests/``.
 
-The format's version is 1.4 (Harbor 0.26). What a task asks for and ``Harbor`` does not do is refused by name.
+The format's version is 1.4 (Harbor 0.26). Unsupported features are refused by name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 from turntree.envs.errors import DataError
 
-ARTIFACTS = "/logs/artifacts"
-"""Where a policy may leave what the tests shall see, without being asked."""
+ARTIFACTS = "/logs/artifacts"  #: where a policy may leave files for the tests without being asked
 _CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _SIZES = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
@@ -24,45 +23,31 @@ _SIZES = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 
 @dataclass(frozen=True, kw_only=True)
 class HarborTask:
-    """What one folder asks for."""
-
     folder: Path
     instruction: str
-    image: str | None
-    """An image that exists; ``None`` builds one from ``environment/Dockerfile``."""
+    image: str | None  #: existing image; None builds environment/Dockerfile
     build_seconds: float
     test_seconds: float
-    network: str
-    """``bridge`` or ``none``."""
+    network: str  #: bridge or none
     cpus: float | None
     memory_mb: int | None
-    workdir: str | None
-    """``None`` is the image's own."""
-    user: str | None
-    """Who the policy's commands run as; ``None`` is the image's own."""
+    workdir: str | None  #: None is the image's own
+    user: str | None  #: user of the policy's commands; None is the image's own
     test_user: str | None
     variables: Mapping[str, str] = field(default_factory=dict)
     test_variables: Mapping[str, str] = field(default_factory=dict)
-    separate: bool = False
-    """Whether the tests run in a container of their own, which is given ``artifacts`` of the policy's."""
+    separate: bool = False  #: whether the tests run in a separate container that receives the policy's artifacts
+    #: image of the tests; None builds tests/Dockerfile, or takes the task's image if there is none
     test_image: str | None = None
-    """Its image, which has the tests; ``None`` builds ``tests/Dockerfile``, or takes the task's where there is none."""
-    artifacts: tuple[str, ...] = ()
-    """Paths in the policy's container."""
+    artifacts: tuple[str, ...] = ()  #: paths in the policy's container
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The folder's name."""
         return self.folder.name
 
 
 def find_tasks(folder: str | Path) -> list[Path]:
-    """Folders of tasks: ``folder`` itself if it is one, else those in it, by name.
-
-    Raises:
-        DataError: If there are none.
-    """
     root = Path(folder).expanduser().resolve()
     found = [root] if (root / "task.toml").is_file() else sorted(path.parent for path in root.glob("*/task.toml"))
     if not found:
@@ -74,14 +59,6 @@ def find_tasks(folder: str | Path) -> list[Path]:
 
 
 def read_tasks(folder: str | Path, *, skip: bool = False) -> list[HarborTask]:
-    """All tasks of a folder.
-
-    Args:
-        skip: Leave tasks out that ``read_task`` refuses.
-
-    Raises:
-        DataError: If one is refused, or none is left.
-    """
     tasks, refused = [], []
     for one in find_tasks(folder):
         try:
@@ -98,7 +75,7 @@ def read_task(folder: Path) -> HarborTask:
     """Read a task.
 
     Raises:
-        DataError: If it is malformed, or asks for what an episode here cannot have; the text names it.
+        DataError: If the task is malformed or needs an unsupported feature, which the message names.
     """
     try:
         config = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
@@ -167,7 +144,7 @@ def _refuse(folder: Path, config: Any, environment: Any, agent: Any, verifier: A
 
 
 def _mode(environment: Mapping[str, Any]) -> str:
-    """The network of a task; the older ``allow_internet`` says the same."""
+    # Older tasks write allow_internet.
     return str(
         environment.get("network_mode") or ("no-network" if environment.get("allow_internet") is False else "public")
     )
@@ -188,7 +165,6 @@ def _separate(verifier: Mapping[str, Any]) -> bool:
 
 
 def _source(artifact: Any) -> str:
-    """The path of an entry of ``artifacts``."""
     path = artifact if isinstance(artifact, str) else artifact["source"]
     if (
         not path.startswith("/")
@@ -204,7 +180,7 @@ def _text(user: Any) -> str | None:
 
 
 def _filled(variables: Mapping[str, Any]) -> dict[str, str]:
-    """``${NAME}`` and ``${NAME:-default}`` filled in from this process's variables."""
+    # ${NAME} and ${NAME:-default} come from this process's environment.
 
     def value(mark: re.Match[str]) -> str:
         found = os.environ.get(mark[1], mark[2])
@@ -216,7 +192,7 @@ def _filled(variables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _without_canary(text: str) -> str:
-    """Without the lines at the beginning that mark benchmark files for filters of training data."""
+    # Benchmark files begin with lines that mark them for filters of training data.
     lines = text.split("\n")
     marked = next((at for at, line in enumerate(lines) if not _CANARY.match(line.strip())), len(lines))
     rest = "\n".join(lines[marked:])

@@ -1,4 +1,4 @@
-"""Texts with a BM25 index over them (Robertson and Zaragoza 2009), by the library bm25s."""
+"""Search texts with a BM25 index (Robertson and Zaragoza 2009), by the library bm25s."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One text."""
-
-    id: str
-    """Identifier used to fetch it."""
+    id: str  #: passed to the tool that fetches the document
     title: str
     text: str
 
 
 class Corpus:
-    """Documents that can be searched, in memory; ``StoredCorpus`` has them on disk.
+    """Hold searchable documents in memory; ``StoredCorpus`` keeps them on disk.
 
-    Args:
-        documents: In the order that breaks ties of scores; their ids must differ.
+    The order of ``documents`` breaks ties of scores.
 
     Raises:
         MissingExtra: If bm25s is not installed.
@@ -45,14 +41,13 @@ class Corpus:
         self._index = index_of(documents)
 
     def search(self, query: str, count: int) -> list[Document]:
-        """The best matching documents, best first; those without a word of the query are left out."""
+        """Return the best matching documents, best first; documents without a word of the query are left out."""
         asked = words(query)
         if not asked:
             return []
         return [self._at(number) for number in best(self._index.get_scores(asked), count)]
 
     def get(self, id: str) -> Document | None:
-        """The document with this id, or ``None``."""
         return self._by_id.get(id)
 
     def _at(self, number: int) -> Document:
@@ -60,12 +55,6 @@ class Corpus:
 
 
 def index_of(documents: Iterable[Document]) -> Any:
-    """A ``bm25s.BM25`` over the words of titles and texts, in the documents' order.
-
-    Raises:
-        MissingExtra: If bm25s is not installed.
-        DataError: If there are no documents.
-    """
     index = library().BM25()
     numbers: dict[str, int] = {}
     texts = [[numbers.setdefault(word, len(numbers)) for word in words(f"{d.title} {d.text}")] for d in documents]
@@ -76,11 +65,6 @@ def index_of(documents: Iterable[Document]) -> Any:
 
 
 def library() -> Any:
-    """The module ``bm25s``.
-
-    Raises:
-        MissingExtra: If it is not installed.
-    """
     try:
         import bm25s
     except ImportError as error:
@@ -92,10 +76,7 @@ def library() -> Any:
 
 
 def best(scores: NDArray[np.float32], count: int) -> list[int]:
-    """The numbers of the greatest scores above 0, greatest first, the lower number first among equals.
-
-    Args:
-        scores: Shape (documents,).
+    """Return the indices of the greatest scores above 0, greatest first; equal scores keep their order.
 
     Example:
         >>> best(np.array([0, 2, 3, 2, 2], np.float32), 2)
@@ -110,7 +91,7 @@ def best(scores: NDArray[np.float32], count: int) -> list[int]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, without the final s of longer ones.
+    """Return the words of a text in lower case, without the final s of longer words.
 
     >>> words("The Towers of Ardol")
     ['the', 'tower', 'of', 'ardol']

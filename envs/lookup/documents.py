@@ -1,5 +1,3 @@
-"""Documents of the user's: rows of a file or of a data set on the hub, or a folder of texts."""
-
 from __future__ import annotations
 
 import hashlib
@@ -21,11 +19,10 @@ _SUFFIXES = (".txt", ".md")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FolderRows:
-    """A folder of texts; equal to another only while no file is changed."""
+    # Compares equal only while no file has changed, so it can key a cache.
 
     folder: Path
-    state: str
-    """A digest of the names, sizes and times of its files."""
+    state: str  #: digest of the files' names, sizes and times
 
     def read(self) -> Iterator[Row]:
         for path in _texts(self.folder):
@@ -38,18 +35,18 @@ class _FolderRows:
 
 
 def read_corpus(data: str | Path, *, split: str = "corpus", subset: str | None = None) -> Corpus:
-    """The corpus in a file, a folder or a data set on the hub; its index is built once, in the cache folder.
+    """Read the corpus in a file, a folder or a data set on the hub; its index is built once, in the cache folder.
 
     Args:
         data: A ``.jsonl`` or ``.parquet`` file or a data set id, whose rows have ``text`` (or ``contents``) and may
-            have ``title`` and ``id`` (or ``_id``, ``docid``; else they are numbered from 0); or a folder with
+            have ``title`` and ``id`` (or ``_id``, ``docid``; otherwise rows are numbered from 0). Or a folder with
             such a file called ``split``, or of texts (``.txt``, ``.md``, at any depth), whose paths are their ids.
         split: Split of the data set, or name of the file in the folder.
         subset: Configuration name of a data set.
 
     Raises:
         DataError: If there is nothing to read or a row is malformed; the message names file and line.
-        MissingExtra: If a library that it needs is not installed.
+        MissingExtra: If a required library is not installed.
     """
     folder = Path(data).expanduser()
     if folder.is_dir() and not any((folder / f"{split}{suffix}").is_file() for suffix in (".jsonl", ".parquet")):

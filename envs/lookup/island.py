@@ -1,4 +1,4 @@
-"""A fictional island: a corpus that no model has read, and questions about it."""
+"""Generate a fictional island: a corpus that no model has read, and questions about it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,16 @@ _TRADES = ("shipbuilding", "salt", "wool", "glass", "honey", "copper", "paper", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Town:
-    """The facts about a town."""
-
     name: str
-    """Its name."""
-    building: str
-    """Its best known building."""
+    building: str  #: best known building
     builder: str
-    """Builder of the building."""
-    year: int
-    """Year in which it was built."""
-    birthplace: str
-    """Builder's place of birth."""
+    year: int  #: year in which the building was built
+    birthplace: str  #: the builder's
     trade: str
-    """Main trade of the town."""
 
 
 @cache
 def towns() -> tuple[Town, ...]:
-    """Every town; the same in every process."""
     rng = random.Random(_SEED)
     names = rng.sample([start + end for start in _STARTS for end in _ENDS], _TOWNS)
     builders = rng.sample([f"{first} {last}" for first in _FIRST_NAMES for last in _LAST_NAMES], _TOWNS)
@@ -57,7 +48,6 @@ def towns() -> tuple[Town, ...]:
 
 @cache
 def island() -> Corpus:
-    """A corpus with two texts a town: one about the town, one about the builder."""
     documents = []
     for number, town in enumerate(towns()):
         about = f"{town.name} is a town on the island. It lives on {town.trade}. "
@@ -69,7 +59,7 @@ def island() -> Corpus:
 
 
 def question(rng: random.Random) -> tuple[str, str, int]:
-    """A question, its answer, and the number of texts needed to answer it."""
+    """Return a question, its answer, and the number of texts needed to answer it."""
     known = {town.name: town for town in towns()}
     town = rng.choice(list(known.values()))
     birthplace = known[town.birthplace]

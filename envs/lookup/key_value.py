@@ -1,5 +1,3 @@
-"""A key-value store that the policy changes as asked."""
-
 from __future__ import annotations
 
 import random
@@ -9,8 +7,7 @@ from typing import Any
 from turntree.envs.env import Env
 from turntree.envs.errors import ToolError
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import tool
 
@@ -20,8 +17,8 @@ _WORDS = ("apple", "basil", "cedar", "daisy", "elder", "fig", "grape", "hazel", 
 class KeyValue(Env):
     """Read and change numbers in a store; the first turn without a call ends the episode.
 
-    The task names some operations (copy, add, swap, delete), not the numbers. Reward 1 if the store then
-    equals the expected store, else 0.
+    The task names operations (copy, add, swap, delete), not the numbers. The reward is 1 if the store then equals the
+    expected store, else 0.
     """
 
     step_inline = True
@@ -58,14 +55,12 @@ class KeyValue(Env):
         self.store: dict[str, int] = {}
 
     def default_system_prompt(self) -> str:
-        """Explain the store."""
         return (
             "You keep a store of whole numbers. Do the operations in order with the tools, and wait for each result. "
             "When all is done, say so without a call."
         )
 
     def task(self, index: int) -> Task:
-        """The task with this index."""
         name = f"{self.keys}/{self.min_operations}-{self.max_operations}/{self.split}/{index}"
         rng = random.Random(f"turntree/key_value/{name}")
         store = {key: rng.randint(1, 99) for key in rng.sample(_WORDS, self.keys)}
@@ -83,19 +78,16 @@ class KeyValue(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """Calls that make the expected store."""
         given, expected = self.current_task.metadata["store"], self.current_task.metadata["expected"]
         calls = [ToolCall(name="delete", arguments={"key": key}) for key in given if key not in expected]
         calls += [ToolCall(name="set", arguments={"key": key, "value": number}) for key, number in expected.items()]
         return [*map(self.parser.format_call, calls), "Done."]
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Fill the store."""
         self.store = dict(task.metadata["store"])
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        """Compare the store with the expected one."""
         right = float(self.store == self.current_task.metadata["expected"])
         return Reply(reward=right, done=True, rewards={"correct": right})
 
@@ -142,7 +134,7 @@ class KeyValue(Env):
 
 
 def _operation(rng: random.Random, store: dict[str, int]) -> str:
-    """One operation in words; applied to ``store``, which keeps at least two keys."""
+    # Applied to the expected store as well, which keeps at least two keys.
     one, other = rng.sample(sorted(store), 2)
     kind = rng.choice(("copy", "add", "swap", "delete") if len(store) > 2 else ("copy", "add", "swap"))
     if kind == "copy":

@@ -1,5 +1,3 @@
-"""Answer questions by searching a local corpus."""
-
 from __future__ import annotations
 
 import random
@@ -15,8 +13,7 @@ from turntree.envs.limits import Limits
 from turntree.envs.lookup.corpus import Corpus
 from turntree.envs.lookup.documents import read_corpus
 from turntree.envs.lookup.island import island, question
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import tool
 from turntree.rewards import extract
@@ -28,8 +25,8 @@ _NOISE = re.compile(r"\b(a|an|the)\b|(?!(?<!\w)-\d)[^\w\s]")  # all but the sign
 class Search(Env):
     r"""Find answers in texts; the answer is in the last ``\boxed{}`` of a turn that calls no tool.
 
-    Without files the corpus is a fictional island with unlimited questions. Reward 1 if the answer is right
-    up to case, articles and punctuation, else 0.
+    Without files the corpus is a fictional island with unlimited questions. The reward is 1 if the answer is right up
+    to case, articles and punctuation, else 0.
     """
 
     forkable = True
@@ -81,14 +78,12 @@ class Search(Env):
         self.split = split
 
     def default_system_prompt(self) -> str:
-        """Explain the task and the form of the answer."""
         return (
             "Answer the question from the texts that you find: search, and read a text by its id. "
             r"End with the answer alone, a few words or a number, in \boxed{}."
         )
 
     def task(self, index: int) -> Task:
-        """The question with this index."""
         if self._tasks:
             return self._tasks[index]
         asked, answer, texts = question(random.Random(f"turntree/search/{self.split}/{index}"))
@@ -101,7 +96,6 @@ class Search(Env):
         )
 
     def reply(self, message: Message) -> Reply:
-        """Compare the answer and end the episode."""
         boxed = extract(message.content).found
         task = self.current_task
         answers = task.metadata.get("answers", [task.answer])
@@ -151,7 +145,6 @@ def _read_tasks(rows: FileRows | HubRows, split: str) -> tuple[Task, ...]:
 
 
 def _answers(row: Row) -> list[str]:
-    """All right answers, at least one; each has a word besides its articles."""
     field = "golden_answers" if "golden_answers" in row.fields else "answer"
     given = row.fields.get(field)
     answers = [row.text(field)] if given is None or isinstance(given, str) else list(given)

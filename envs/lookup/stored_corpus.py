@@ -1,8 +1,8 @@
-"""A corpus on disk: documents and their index, built once in the cache folder and memory-mapped.
+"""Keep a corpus on disk: documents and their index, built once in the cache folder and memory-mapped.
 
-A folder of a corpus is complete or not there. Files:
+A folder of a corpus is complete or does not exist. Files:
 
-- ``documents.jsonl``: a document a line; ``ends.npy``: where each line ends, in bytes
+- ``documents.jsonl``: a document per line; ``ends.npy``: where each line ends, in bytes
 - ``keys.npy``, ``numbers.npy``: hashes of the ids in rising order, and the documents that have them
 - the index as bm25s saves it
 """
@@ -22,16 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from turntree.envs.data.folders import cache_folder
+from turntree.envs.data.rows import cache_folder
 from turntree.envs.errors import DataError
 from turntree.envs.lookup.corpus import Corpus, Document, index_of, library
 
-_FORMAT = 1
-"""Part of every folder's name; raise it with every change of the files or of ``words``."""
+_FORMAT = 1  #: part of every folder's name; raise it when the files or `words` change
 
 
 class StoredCorpus(Corpus):
-    """A corpus in a folder that ``stored`` has written. Documents and postings stay on disk until they are read.
+    """Open a corpus that ``stored`` has written. Documents and postings stay on disk until they are read.
 
     Raises:
         MissingExtra: If bm25s is not installed.
@@ -52,7 +51,6 @@ class StoredCorpus(Corpus):
             raise DataError(f"the index of the corpus in {folder} is damaged ({error}); delete that folder") from error
 
     def get(self, id: str) -> Document | None:
-        """The document with this id, or ``None``."""
         key = _key(id)
         for place in range(int(np.searchsorted(self._keys, key)), len(self._keys)):
             if self._keys[place] != key:
@@ -71,13 +69,13 @@ class StoredCorpus(Corpus):
 
 
 def stored(source: str, documents: Iterable[Document]) -> StoredCorpus:
-    """The corpus of a source, from the cache folder, or built there.
+    """Return the corpus of a source from the cache folder, and build it there if needed.
 
-    Processes that ask at the same time wait for the one that builds.
+    Other processes that ask at the same time wait for the one that builds.
 
     Args:
-        source: What tells this corpus from all others, its state included.
-        documents: Read only if it is not there yet.
+        source: Identifies this corpus, its state included.
+        documents: Read only if the corpus must be built.
 
     Raises:
         MissingExtra: If bm25s is not installed.

@@ -1,1 +1,1 @@
-"""Mathematics: problems from data sets, all in one environment (``env``), listed in one table (``sets``)."""
+"""Mathematics: problems from data sets in one environment (``env``), listed in one table (``sets``)."""

@@ -1,7 +1,7 @@
-"""Procedural arithmetic: an expression, and a calculator that does one operation a call.
+"""Generate arithmetic tasks: an expression, and a calculator that does one operation per call.
 
-An expression of n numbers takes n - 1 calls and a last turn ``#### x``, so even
-a tiny policy needs several turns and has to respect operator precedence.
+An expression of n numbers takes n - 1 calls and a last turn ``#### x``, so even a tiny policy needs several turns and
+has to respect operator precedence.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from typing import Any
 from turntree.envs.env import Env
 from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.math.scoring import score_final_answer
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 
 OPERATORS = "+-*"
-MAX_INTERMEDIATE = 999
-"""Greatest absolute value of an intermediate result."""
+MAX_INTERMEDIATE = 999  #: greatest absolute value of an intermediate result
 _ATTEMPTS = 10_000
 
 
 class Arithmetic(Env):
     """Evaluate expressions such as ``2+3*4-1``.
 
-    The episode ends with the first turn that calls no tool: reward 1 if it contains ``#### x`` with the
-    right ``x``, else 0. Tasks are unlimited; the same index is the same task in every process. Small
-    expressions may occur under several indices and in several splits.
+    The episode ends with the first turn that calls no tool. The reward is 1 if that turn contains ``#### x`` with the
+    right ``x``, else 0. Tasks are unlimited; an index gives the same task in every process. Small expressions may occur
+    under several indices and in several splits.
     """
 
     step_inline = True
@@ -88,7 +86,6 @@ class Arithmetic(Env):
         self.split = split
 
     def default_system_prompt(self) -> str:
-        """Explain the calculator and the form of the answer."""
         call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "3*4"}))
         return (
             "Evaluate the arithmetic expression. The calculator does one operation a call; "
@@ -97,11 +94,6 @@ class Arithmetic(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The task with this index; the same one in every process.
-
-        Raises:
-            ValueError: If the settings leave (almost) no expression to draw.
-        """
         rng = random.Random(f"turntree/arithmetic/{self.split}/{index}")
         count = rng.randint(self.min_numbers, self.max_numbers)
         if self.long_every and index % self.long_every == self.long_every - 1:
@@ -124,7 +116,6 @@ class Arithmetic(Env):
         )
 
     def reply(self, message: Message) -> Reply:
-        """Score the answer and end the episode."""
         return score_final_answer(message.content, self.current_task.answer)
 
     @property
@@ -133,14 +124,14 @@ class Arithmetic(Env):
 
 
 def intermediate_results(numbers: list[int], operators: list[str]) -> list[int]:
-    """Every intermediate result of the expression, products first, then sums from left to right.
+    """Return every intermediate result of the expression: products first, then sums from left to right.
 
     Args:
         numbers: Operands, shape (n,).
         operators: Characters of ``+-*`` between them, shape (n - 1,).
 
     Returns:
-        One result an operation, the value last; for a single number, that number.
+        One result per operation, the value last; for a single number, that number.
 
     Example:
         >>> intermediate_results([2, 3, 4, 1], ["+", "*", "-"])

@@ -1,5 +1,3 @@
-"""Calculator tools: one that does a single operation a call, one that takes whole expressions."""
-
 from __future__ import annotations
 
 from turntree.envs.math.expression import evaluate, format_number

@@ -1,5 +1,3 @@
-"""Problems of a data set, with one attempt or several, with tools or without."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,26 +8,24 @@ from turntree.envs.env import Env
 from turntree.envs.math.calculator import calculator
 from turntree.envs.math.sets import find_set
 from turntree.envs.math.tasks import between_levels, read_tasks
-from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.sandbox.python_tool import PythonTool
 from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer
 
 _EXAMPLES = {"calculator": {"expression": "(16-3-4)*2"}, "python": {"code": "print(sum(range(10)))"}}
 _GO_ON = r"I see neither a tool call nor an answer in \boxed{}. Call a tool, or end with your answer in \boxed{}."
-TOOL_NAMES = tuple(_EXAMPLES)
-"""Names allowed in ``use``."""
+TOOL_NAMES = tuple(_EXAMPLES)  #: names allowed in `use`
 
 
 class Math(Env):
     r"""Solve problems; the answer is in the last ``\boxed{}`` of a turn that calls no tool.
 
-    With ``attempts=1`` that turn ends the episode. With more, the policy is told that an answer is wrong
-    and may try again. Reward 1 for a right answer, times ``discount`` for each attempt before it. With tools,
-    a turn that neither calls one nor answers uses up no attempt: the policy is told so and goes on. An answer
-    is then what is boxed, in ``<answer>``, after ``####`` or "the answer is", or alone in its turn; the last
-    number of other words is none.
+    With ``attempts=1`` that turn ends the episode. With more attempts, the policy is told that an answer is wrong and
+    may try again. The reward of a right answer is 1, times ``discount`` for each wrong attempt before it. With tools, a
+    turn that neither calls a tool nor answers uses up no attempt, and the policy is told so. Such a turn answers only
+    if it has a box, ``<answer>``, ``####`` or "the answer is", or nothing but the answer; the last number of prose does
+    not count.
     """
 
     forkable = True
@@ -94,7 +90,6 @@ class Math(Env):
         self.num_tasks = len(self._tasks)
 
     def default_system_prompt(self) -> str:
-        """Explain the tools and the form of the answer."""
         lines = ["Solve the problem step by step."]
         for tool in self.offered_tools:
             call = self.parser.format_call(ToolCall(name=tool.name, arguments=_EXAMPLES[tool.name]))
@@ -104,16 +99,13 @@ class Math(Env):
         return "\n".join(lines)
 
     def task(self, index: int) -> Task:
-        """The problem in row ``index``, counted from 0."""
         return self._tasks[index]
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Present the problem."""
         self.attempt = 0
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        """Judge the answer; report that it is wrong while attempts are left."""
         verdict = judge_answer(message.content, self.current_task, self.dataset.answer_format)
         if self.offered_tools and (verdict.answer is None or verdict.guessed):
             return Reply(messages=[Message(role=Role.USER, content=_GO_ON)])

@@ -1,8 +1,7 @@
-"""Exact arithmetic on text written by a model.
+"""Evaluate arithmetic that a model wrote, exactly.
 
-A recursive-descent parser over numbers, ``+ - * / // % ** ^`` and parentheses,
-with Python's precedence, evaluated in fractions. Invariant: time and memory are
-bounded by the limits below, whatever the text is; nothing is ever executed.
+A recursive-descent parser over numbers, ``+ - * / // % ** ^`` and parentheses, with Python's precedence, evaluated in
+fractions. Invariant: the limits below bound time and memory for any text; nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -15,16 +14,11 @@ from operator import add, floordiv, mod, mul, sub, truediv
 
 from turntree.envs.errors import ToolError
 
-MAX_LENGTH = 200
-"""Most characters of an expression."""
-MAX_DEPTH = 30
-"""Most nested parentheses, signs and powers."""
-MAX_BITS = 400
-"""Most bits of any numerator or denominator, about 120 digits."""
-MAX_EXPONENT = 200
-"""Greatest absolute value of an exponent."""
-SHOWN_DIGITS = 12
-"""Significant digits of a result that is not an integer."""
+MAX_LENGTH = 200  #: characters of an expression
+MAX_DEPTH = 30  #: nested parentheses, signs and powers
+MAX_BITS = 400  #: bits of any numerator or denominator, about 120 digits
+MAX_EXPONENT = 200  #: absolute value
+SHOWN_DIGITS = 12  #: significant digits of a result that is not an integer
 
 _TOKEN = re.compile(r"\s*(?:([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)|(\*\*|//|[-+*/%^()]))")
 _SYNONYMS = str.maketrans(
@@ -46,11 +40,11 @@ _PRODUCTS: dict[str, Callable[[Fraction, Fraction], Fraction | int]] = {
 
 
 def evaluate(expression: str, *, max_operations: int | None = None) -> Fraction:
-    """The exact value of an expression.
+    """Return the exact value of an expression.
 
     Args:
         expression: Text such as ``2 + 3*(4 - 1)``; thousands separators are allowed.
-        max_operations: Most binary operations; signs do not count.
+        max_operations: Bound on binary operations; signs do not count.
 
     Raises:
         ToolError: If the text is not arithmetic, divides by zero or exceeds a limit.
@@ -72,10 +66,10 @@ def evaluate(expression: str, *, max_operations: int | None = None) -> Fraction:
 
 
 def numbers_and_operators(expression: str) -> tuple[list[Fraction], list[str]]:
-    """The numbers and operators of an expression, in order; parentheses are left out, signs count as operators.
+    """Return the numbers and operators of an expression in order; signs count as operators.
 
     Raises:
-        ToolError: If the text holds anything else.
+        ToolError: If the text holds anything but arithmetic.
 
     Example:
         >>> numbers_and_operators("(8 - 2)*4")
@@ -87,7 +81,7 @@ def numbers_and_operators(expression: str) -> tuple[list[Fraction], list[str]]:
 
 
 def format_number(value: Fraction) -> str:
-    """A number as text: integers in full, others as a decimal rounded to ``SHOWN_DIGITS`` digits.
+    """Write integers in full, other numbers as decimals of ``SHOWN_DIGITS`` digits.
 
     Example:
         >>> format_number(Fraction(12)), format_number(Fraction(1, 2)), format_number(Fraction(1, 3))
@@ -101,8 +95,6 @@ def format_number(value: Fraction) -> str:
 
 
 class _Reader:
-    """The parser's position in the tokens, and the number of operations done."""
-
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0

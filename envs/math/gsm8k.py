@@ -1,5 +1,3 @@
-"""Grade-school word problems with a calculator (Cobbe et al. 2021, arXiv:2110.14168)."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,17 +12,16 @@ from turntree.envs.errors import DataError
 from turntree.envs.math.calculator import calculator
 from turntree.envs.math.scoring import score_final_answer
 from turntree.envs.math.sets import find_set
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.rewards import final_answer, parse_number
 
 
 class GSM8K(Env):
-    """Solve word problems; the episode ends with the first turn that calls no tool.
+    """Solve grade-school word problems (Cobbe et al. 2021, arXiv:2110.14168) with a calculator.
 
-    Reward 1 if that turn contains ``#### x`` with the right number, else 0. Rows need a ``question`` and
-    an ``answer`` that ends with ``#### x`` (as published) or is the number itself; an ``id`` is kept.
+    The first turn that calls no tool ends the episode; the reward is 1 if it contains ``#### x`` with the right number,
+    else 0. Rows need a ``question`` and an ``answer`` that is a number or ends with ``#### x``; an ``id`` is kept.
     """
 
     step_inline = True
@@ -61,7 +58,6 @@ class GSM8K(Env):
         self.num_tasks = len(self._tasks)
 
     def default_system_prompt(self) -> str:
-        """Explain the calculator and the form of the answer."""
         call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "(16-3-4)*2"}))
         return (
             "Solve the problem step by step. You may use the calculator; call it like this and wait for "
@@ -70,11 +66,9 @@ class GSM8K(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The problem in row ``index``, counted from 0."""
         return self._tasks[index]
 
     def reply(self, message: Message) -> Reply:
-        """Score the answer and end the episode."""
         return score_final_answer(message.content, self.current_task.answer)
 
 

@@ -1,7 +1,6 @@
-"""The mathematics data sets: where each is found and how its answers are compared.
+"""List the mathematics data sets: where each is found and how its answers are compared.
 
-Rows are read as published: the question and the answer may be in
-any of the columns named here. One line a set; nothing is downloaded before an
+Rows are read as published: question and answer may be in any of the columns named here. Nothing is downloaded before an
 environment is made.
 """
 
@@ -12,56 +11,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from turntree.envs.data.folders import default_folder
-from turntree.envs.data.rows import FileRows, HubRows, find_rows
-from turntree.envs.errors import DataError
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.data.rows import FileRows, HubRows, default_folder, find_rows
+from turntree.envs.errors import DataError, nearest_hint
 
 QUESTION_COLUMNS = ("question", "problem", "prompt", "Question")
 ANSWER_COLUMNS = ("answer", "final_answer", "Answer")
 
 
 class Hub(NamedTuple):
-    """A split of a data set of the Hugging Face hub."""
-
-    name: str
-    """Data set id."""
+    name: str  #: data set id
     split: str
-    subset: str | None = None
-    """Configuration name."""
+    subset: str | None = None  #: configuration name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MathSet:
-    """One data set."""
-
     name: str
-    """Name used to select it."""
     env_id: str
-    """Id of the environment that plays it."""
     title: str
-    """Description in a few words."""
-    answer_format: str
-    """Name of the comparison rules, one that ``turntree.rewards.answer_format_for`` knows."""
-    hub: Mapping[str, Hub]
-    """The hub's name of each split; the first split is played unless another is requested."""
-    folder: str = ""
-    """Folder below ``$TURNTREE_DATA/data``; empty if it has the set's name."""
-    answers: tuple[str, ...] = ANSWER_COLUMNS
-    """Columns that may hold the answer; the first one present counts."""
-    choices: bool = False
-    """Whether questions come with choices, and the answer is a letter or its number."""
-    extra: tuple[str, ...] = field(default=("subject", "level", "year", "difficulty"))
-    """Columns kept as metadata where a row has them."""
+    answer_format: str  #: a name that turntree.rewards.answer_format_for knows
+    hub: Mapping[str, Hub]  #: the hub's split by our split; the first is the default
+    folder: str = ""  #: folder below $TURNTREE_DATA/data; empty: the set's name
+    answers: tuple[str, ...] = ANSWER_COLUMNS  #: columns that may hold the answer; the first one present counts
+    choices: bool = False  #: whether the answer is the letter or number of a choice
+    extra: tuple[str, ...] = field(default=("subject", "level", "year", "difficulty"))  #: columns kept as metadata
 
     @property
     def tools_id(self) -> str:
-        """Id of the environment that plays it with tools, over several turns."""
         return self.env_id.replace("-v0", "-Tools-v0")
 
     @property
     def default_split(self) -> str:
-        """The split that is played unless another is requested."""
         return next(iter(self.hub))
 
     def rows(self, data: str | Path | None, split: str, subset: str | None = None) -> FileRows | HubRows:
@@ -69,12 +49,12 @@ class MathSet:
 
         Args:
             data: File, folder or data set id, see ``find_rows``; ``None`` looks below ``$TURNTREE_DATA/data``
-                where that is set, and on the hub otherwise.
+                if that is set, and on the hub otherwise.
             split: Split, one of ``hub`` unless ``data`` is given.
             subset: Configuration name of a data set id in ``data``.
 
         Raises:
-            DataError: If there is no such file or split.
+            DataError: If the file or the split does not exist.
         """
         if data is not None:
             return find_rows(data, split=split, subset=subset)
@@ -169,15 +149,9 @@ MATH_SETS: tuple[MathSet, ...] = (
         answers=("answer", "solution"),
     ),
 )
-"""All data sets."""
 
 
 def find_set(name: str) -> MathSet:
-    """The data set with this name.
-
-    Raises:
-        DataError: If there is none; the message names the nearest.
-    """
     by_name = {entry.name: entry for entry in MATH_SETS}
     if name in by_name:
         return by_name[name]

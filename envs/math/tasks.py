@@ -1,5 +1,3 @@
-"""Conversion of a row of a data set to a task."""
-
 from __future__ import annotations
 
 import re
@@ -10,23 +8,43 @@ from string import ascii_uppercase
 from turntree.envs.data.contamination import repeats
 from turntree.envs.data.rows import FileRows, HubRows, Row, no_rows
 from turntree.envs.errors import DataError
-from turntree.envs.math.final_box import final_box
 from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
 from turntree.envs.task import Task
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+def final_box(solution: str) -> str | None:
+    r"""Return the content of the last box of a reference solution; for a policy's text use ``extract``.
+
+    Example:
+        >>> final_box(r"So $x = \boxed{\frac{1}{2}}$."), final_box(r"It is $\boxed 7$."), final_box("7")
+        ('\\frac{1}{2}', '7', None)
+    """
+    boxes = list(_BOX.finditer(solution))
+    if not boxes:
+        return None
+    begin = boxes[-1].end()
+    if solution[begin : begin + 1] != "{":
+        return re.match(r"[^\s$.]*", solution[begin:]).group() or None  # type: ignore[union-attr]
+    depth = 0
+    for brace in _BRACE.finditer(solution, begin):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return solution[begin + 1 : brace.start()].strip() or None
+    return None
+
 
 _LEVEL = re.compile(r"(?:Level )?(\d+(?:\.\d+)?)")
 
 
 @lru_cache(maxsize=16)
 def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[str, ...]) -> tuple[Task, ...]:
-    """Every problem of a split; an unchanged file is read once.
-
-    Args:
-        split: Part of the ids of rows that have none.
-        without: Evaluation sets whose questions are left out.
+    """Read every problem of a split; an unchanged file is read once per process.
 
     Raises:
-        DataError: If a row is malformed, or none is left.
+        DataError: If a row is malformed, or none is left without the evaluation sets ``without``.
     """
     entry = find_set(name)
     tasks = tuple(
@@ -41,11 +59,6 @@ def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[s
 
 
 def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
-    """One problem.
-
-    Raises:
-        DataError: If a column is missing or malformed; the message names file, line and field.
-    """
     prompt = row.text(row.column(*QUESTION_COLUMNS))
     column = row.column(*entry.answers)
     if entry.choices:
@@ -65,15 +78,12 @@ def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
 
 
 def between_levels(tasks: Iterable[Task], lowest: float | None, highest: float | None) -> tuple[Task, ...]:
-    """The tasks whose level lies in a range; those without a level lie in none.
+    """Return the tasks whose ``level`` (``3`` or ``Level 3``) or ``difficulty`` lies in a range, ends included.
 
-    Args:
-        tasks: Tasks whose metadata may hold ``level`` (``3`` or ``Level 3``) or ``difficulty``.
-        lowest: The lowest level, inclusive; ``None`` for no bound.
-        highest: The highest level, inclusive; ``None`` for no bound.
+    A bound leaves out tasks without a level.
 
     Raises:
-        DataError: If there is a bound and no task is left.
+        DataError: If no task is left.
     """
     if lowest is None and highest is None:
         return tuple(tasks)
@@ -91,7 +101,7 @@ def _level(task: Task) -> float | None:
 
 
 def _answer(row: Row, column: str) -> str:
-    r"""The answer as text; lists are joined, and of a worked solution only the final answer counts."""
+    # Lists are joined; of a worked solution only the final answer counts.
     value = row.fields[column]
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
         value = ", ".join(value)

@@ -1,21 +1,17 @@
 """Parsers and writers of tool calls in the policy's text.
 
-A parser never raises on text written by a model: a call that cannot be read becomes
-``ParsedTurn.error``, which is reported to the model. Not covered: calls that an
-engine has already parsed.
+A parser never raises on text written by a model. If a call cannot be read, ``ParsedTurn.error`` is set and reported
+to the model. Not covered: calls that an engine has already parsed.
 """
 
 from __future__ import annotations
 
-from turntree.envs.parsers.compact import CompactParser
 from turntree.envs.parsers.formats import DEFAULT_FORMAT, FORMATS, canonical, get_parser, likely_format, read_turn
 from turntree.envs.parsers.harmony import HarmonyParser
-from turntree.envs.parsers.hermes import HermesParser
-from turntree.envs.parsers.json_marks import JsonMarksParser
-from turntree.envs.parsers.llama3 import Llama3JsonParser
+from turntree.envs.parsers.json_marks import HermesParser, JsonMarksParser
+from turntree.envs.parsers.llama import Llama3JsonParser, PythonicParser
 from turntree.envs.parsers.parameter_tags import ParameterTagsParser
-from turntree.envs.parsers.pythonic import PythonicParser
-from turntree.envs.parsers.tags import TagsParser
+from turntree.envs.parsers.prompted import CompactParser, TagsParser
 from turntree.envs.parsers.turn import OfferedTool, ParsedTurn, ToolParser
 
 __all__ = [

@@ -1,8 +1,4 @@
-"""Where the calls of a turn stand: outside of thoughts, and what is written in a call is part of it alone.
-
-A mark of thoughts within a call that can be read is text. A call that cannot be read, in what turns out to have been
-a thought, is none.
-"""
+"""Find the calls of a turn. Calls inside thoughts do not count; thought marks inside a readable call are text."""
 
 from __future__ import annotations
 
@@ -14,20 +10,16 @@ from typing import NamedTuple
 
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
-from turntree.rewards.reading.thoughts import may_think, next_thought, without_thoughts
+from turntree.rewards.reading.thoughts import Span, may_think, next_thought, without_thoughts
 
-_MOST_MARKS = 64
-"""Marks behind an opening one, and thoughts of a turn, that are looked at: texts may be made to be slow to read."""
-_MOST_TRIES = 16
-"""Calls that cannot be read, of which each may yet turn out to be a thought."""
+#: Marks after an opening one, and thoughts of a turn, that are examined; bounds the time for adversarial texts.
+_MAX_MARKS = 64
+_MAX_FAILURES = 16  #: unreadable calls, each of which may turn out to be part of a thought
 
 
 class ParsedCall(NamedTuple):
-    """What was read behind a mark."""
-
     calls: tuple[ToolCall, ...]
-    end: int
-    """Where the text goes on behind them."""
+    end: int  #: index after the calls
 
 
 def read_marked(
@@ -39,48 +31,54 @@ def read_marked(
     """Read a turn whose calls begin with marks.
 
     Args:
-        read: Reads the calls behind a mark; a ``ValueError`` says why it cannot, ``None`` that the mark is text.
+        read: Reads the calls after a mark. A ``ValueError`` gives the reason why it cannot; ``None`` means that the
+            mark is text.
         example: How a call with this mark should look.
     """
-    thinks = may_think(text)
     content: list[str] = []
     calls: list[ToolCall] = []
-    wrong: ParsedTurn | None = None
-    kept = position = tries = 0
-    opened = opening.search(text)
-    span = next_thought(text) if thinks else None
-    while opened is not None or span is not None:
-        if span is None or (opened is not None and opened.start() < (span.start if span.opened else span.last)):
-            assert opened is not None
-            position = opened.end()
+    error: ParsedTurn | None = None
+    kept = position = failures = 0  # text before ``kept`` is already in ``content``
+    mark = opening.search(text)
+    thought = next_thought(text) if may_think(text) else None
+    # Marks and thoughts are handled in the order of the text. Whichever comes first hides those inside it.
+    while mark is not None or thought is not None:
+        if thought is None or (mark is not None and mark.start() < _position(thought)):
+            assert mark is not None
+            position = mark.end()
             try:
-                found = read(text, opened)
-            except ValueError as error:
-                wrong, tries = wrong or unreadable(text, str(error), example(opened)), tries + 1
-                if tries == _MOST_TRIES:
+                parsed = read(text, mark)
+            except ValueError as problem:
+                error, failures = error or unreadable(text, str(problem), example(mark)), failures + 1
+                if failures == _MAX_FAILURES:
                     break
             else:
-                if found is not None:
-                    content.append(text[kept : opened.start()])
-                    calls += found.calls
-                    kept = position = found.end
+                if parsed is not None:
+                    content.append(text[kept : mark.start()])
+                    calls += parsed.calls
+                    kept = position = parsed.end
         else:
-            if not span.opened:
-                content, calls, wrong, kept = [], [], None, 0
-            position = span.end
-        if opened is not None and opened.start() < position:
-            opened = opening.search(text, position)
-        if span is not None and (span.start if span.opened else span.last) < position:
-            span = next_thought(text, position)
-    return wrong or ParsedTurn(content="".join([*content, text[kept:]]).strip(), calls=tuple(calls))
+            # A closing mark without an opening one: everything before it was a thought, including its calls and errors.
+            if not thought.opened:
+                content, calls, error, kept = [], [], None, 0
+            position = thought.end
+        if mark is not None and mark.start() < position:
+            mark = opening.search(text, position)
+        if thought is not None and _position(thought) < position:
+            thought = next_thought(text, position)
+    return error or ParsedTurn(content="".join([*content, text[kept:]]).strip(), calls=tuple(calls))
+
+
+def _position(thought: Span) -> int:
+    return thought.start if thought.opened else thought.last
 
 
 def call_candidates(text: str) -> Iterator[str]:
-    """What a turn may be that is one call: all of it, what stands behind each thought, all but the thoughts."""
+    # The whole turn, the text after each thought, and the turn without its thoughts.
     yield text
     if may_think(text):
         position = 0
-        for _ in range(_MOST_MARKS):
+        for _ in range(_MAX_MARKS):
             if (span := next_thought(text, position)) is None:
                 break
             position = span.end
@@ -91,25 +89,26 @@ def call_candidates(text: str) -> Iterator[str]:
 def end_of_nested(
     text: str, start: int, opening: re.Pattern[str], closing: re.Pattern[str], *, thoughts: bool = True
 ) -> re.Match[str] | None:
-    """The mark that ends what is open at a place, of several that could.
+    """Find the closing mark that belongs to an opening mark, among several candidates.
 
-    Pairs of marks between are text, and so is a closing mark that another follows before the next opening one. Where
-    openings are written that nothing closes, the first closing mark ends it that no other follows so.
+    Nested pairs of marks are text. A closing mark directly followed by another one is text, too. If some opening marks
+    are never closed, use the first closing mark that no other follows before the next opening one.
 
     Args:
-        start: Behind the opening mark.
-        thoughts: Whether a closing mark behind a thought is not this one's.
+        start: Index after the opening mark.
+        thoughts: Whether a closing mark after a thought belongs to something else.
     """
     marks = heapq.merge(opening.finditer(text, start), closing.finditer(text, start), key=lambda mark: mark.start())
     depth = 1
-    first = latest = found = None
-    for mark in itertools.islice(marks, _MOST_MARKS):
+    # end: closes depth 1. latest: last closing mark of the current run of closing marks. first: end of the first run.
+    first = latest = end = None
+    for mark in itertools.islice(marks, _MAX_MARKS):
         opens = mark.re is opening
-        if found is not None and (opens or (thoughts and next_thought(text[found.end() : mark.start()]) is not None)):
-            return found
+        if end is not None and (opens or (thoughts and next_thought(text[end.end() : mark.start()]) is not None)):
+            return end
         if opens:
             first, latest, depth = first or latest, None, depth + 1
         else:
             latest, depth = mark, depth - 1
-            found = mark if depth <= 0 else None
-    return found or first or latest
+            end = mark if depth <= 0 else None
+    return end or first or latest

@@ -1,4 +1,4 @@
-"""The known formats of tool calls, by name, and which of them a text looks like."""
+"""The known tool-call formats by name, and recognition of the format in which a text is written."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from typing import cast
 from turntree.envs.errors import UnknownParser
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import json_marks, parameter_tags
-from turntree.envs.parsers.compact import CompactParser
 from turntree.envs.parsers.harmony import HarmonyParser
-from turntree.envs.parsers.hermes import HermesParser
-from turntree.envs.parsers.json_marks import JsonMarksParser
-from turntree.envs.parsers.llama3 import Llama3JsonParser
+from turntree.envs.parsers.json_marks import HermesParser, JsonMarksParser
+from turntree.envs.parsers.llama import Llama3JsonParser, PythonicParser
 from turntree.envs.parsers.parameter_tags import ParameterTagsParser
-from turntree.envs.parsers.pythonic import PythonicParser
-from turntree.envs.parsers.tags import TagsParser
+from turntree.envs.parsers.prompted import CompactParser, TagsParser
 from turntree.envs.parsers.turn import OfferedTool, ParsedTurn, ToolParser
 from turntree.envs.tools.tool import Tool
 from turntree.rewards.reading.thoughts import without_thoughts
@@ -42,9 +39,8 @@ _PARSERS: dict[str, Callable[[Sequence[Tool]], ToolParser]] = {
     "compact": CompactParser,
 }
 FORMATS = tuple(_PARSERS)
-"""The names of all formats."""
-DEFAULT_FORMAT = "hermes"
-"""The format where neither the environment nor the chat template has one."""
+DEFAULT_FORMAT = "hermes"  #: used if neither the environment nor the chat template has a format
+#: Names of vLLM's and SGLang's parsers that differ from ours, and our format that reads the same calls.
 ALIASES = {
     **dict.fromkeys(("qwen", "qwen25", "granite4"), "hermes"),
     **dict.fromkeys(("qwen3_xml", "mimo", "step3p5"), "qwen3_coder"),
@@ -56,18 +52,17 @@ ALIASES = {
     **dict.fromkeys(("minimax-m2",), "minimax_m2"),
     **dict.fromkeys(("openai", "gpt-oss"), "harmony"),
 }
-"""Names of vLLM's and SGLang's parsers that differ from ours, and our format that reads the same."""
-_OTHERS = """
+# Parsers of vLLM and SGLang for formats that turntree lacks.
+_UNSUPPORTED = """
 apertus apertus2509 cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseekv32 deepseekv4 dots ernie45
 functiongemma gemma4 gigachat3 granite-20b-fc hunyuan hunyuan_a13b hy_v3 inkling internlm interns1 jamba kimi_k3 lfm2
 longcat minicpm5 minimax minimax_m3 minimax-m3 muse olmo3 phi4_mini_json poolside_v1 seed_oss solar_open2 spark25 step3
 trinity xlam
 """
-"""Parsers of vLLM and SGLang for formats that we do not have."""
-_LONGEST_EXAMPLE = 400
+_MAX_EXAMPLE = 400
 
-# How each format begins a call of the tool {name}, in a turn whose parser reads none: a call that is cut off or
-# malformed, within other words, or without the marks that are special tokens.
+# The beginning of a call of the tool {name} in each format, for turns from which the parser reads no call: the call is
+# cut off or malformed, surrounded by other text, or lacks the marks because they are special tokens.
 _BEGINNINGS = {
     "hermes": r"""<tool_call>\s*\{{\s*["']name["']\s*:\s*["']{name}["']""",
     "qwen3_coder": r"""<function\s*=\s*["']?\s*{name}\b""",
@@ -87,34 +82,34 @@ _BEGINNINGS = {
 
 
 def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
-    """The parser of a tool-call format.
+    """Create the parser of a tool-call format.
 
     Args:
-        name: One of ``FORMATS``, or a name of vLLM or SGLang for a parser of one of them.
+        name: One of ``FORMATS``, or the name of vLLM's or SGLang's parser for one of them.
 
     Raises:
-        UnknownParser: If there is no such format; the message names the nearest.
+        UnknownParser: If there is no such format; the message suggests the nearest.
     """
     if (known := canonical(name)) in _PARSERS:
         return _PARSERS[known](tools)
     nearest = difflib.get_close_matches(str(name), [*FORMATS, *ALIASES], n=1, cutoff=0.4)
     hint = f"did you mean {nearest[0]!r}?" if nearest else "choose one of them"
-    if name in _OTHERS.split():
-        hint = "vLLM or SGLang has a parser of that name, turntree has not"
+    if name in _UNSUPPORTED.split():
+        hint = "turntree does not support this format of vLLM or SGLang"
     raise UnknownParser(f"tool_format must be one of {', '.join(FORMATS)}, got {name!r}; {hint}")
 
 
 def canonical(name: str) -> str:
-    """Our name of a format that may be given by vLLM's or SGLang's; an unknown one stays."""
+    """Return our name of a format for vLLM's or SGLang's name; an unknown name is returned as it is."""
     return ALIASES.get(name, name)
 
 
 def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
-    """The known format in which a text calls, or begins to call, one of some tools.
+    """Recognise the format in which a text calls, or begins to call, one of the tools.
 
     Returns:
-        The first of ``FORMATS`` whose parser reads such a call; else that which writes the beginning of one as it
-        stands in the text, outside of thoughts; else ``None``.
+        The first of ``FORMATS`` whose parser reads such a call; else the format whose beginning of a call occurs in the
+        text, outside of thoughts; else ``None``.
 
     Example:
         >>> likely_format('[search(query="cats")]', ["search"])
@@ -123,26 +118,21 @@ def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
     names = [name for name in tool_names if name in text]
     if not names:
         return None
+    # The tools' parameters are unknown here; one string parameter lets every format read a call.
     stubs = cast(Sequence[Tool], [OfferedTool(name, {"VALUE": {"type": "string"}}, {}) for name in names])
     for name, make in _PARSERS.items():
         if any(call.name in names for call in make(stubs).parse(text).calls):
             return name
-    spoken = without_thoughts(text)[0]
+    visible = without_thoughts(text)[0]
     pattern = f"(?:{'|'.join(map(re.escape, names))})"
     for name, beginning in _BEGINNINGS.items():
-        if re.search(beginning.format(name=pattern), spoken):
+        if re.search(beginning.format(name=pattern), visible):
             return name
     return None
 
 
 def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -> ParsedTurn:
-    """Read one turn of the policy; what looks like a call and is none is an error that names the expected format.
-
-    Args:
-        parser: Reads the turn.
-        name: Its format.
-        tools: What may be called.
-    """
+    """Read one turn; text that looks like a call but is none becomes an error that names the expected format."""
     turn = parser.parse(text)
     if turn.calls or not tools:
         return turn
@@ -151,9 +141,9 @@ def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -
     if likely is None or (likely == expected and turn.error):
         return turn
     if likely == expected:
-        reason = f"this looks like a tool call in the {expected} format, but is none: other text stands around it"
+        reason = f"this looks like a tool call in the {expected} format, but other text surrounds it"
     else:
-        reason = f"this looks like a tool call in the {likely} format, but calls are written in the {expected} format"
+        reason = f"this looks like a tool call in the {likely} format, but the expected format is {expected}"
     if turn.error:
         return ParsedTurn(content=turn.content, error=f"{turn.error}. ({reason[0].upper()}{reason[1:]}.)")
     example = _example(parser, get_parser(likely, tools).parse(turn.content).calls, tools)
@@ -161,10 +151,10 @@ def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -
 
 
 def _example(parser: ToolParser, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> str:
-    """The call as it should have been written, or one of a tool that the format can call; empty if there is none."""
-    made = [ToolCall(name=tool.name, arguments=dict.fromkeys(tool.properties, "VALUE")) for tool in tools]
-    for one in [*calls[:1], *made]:
+    # The policy's own call, rewritten; if the format cannot express it, a made-up call of any tool.
+    samples = [ToolCall(name=tool.name, arguments=dict.fromkeys(tool.properties, "VALUE")) for tool in tools]
+    for call in [*calls[:1], *samples]:
         with contextlib.suppress(ValueError):
-            if len(written := parser.format_call(one)) <= _LONGEST_EXAMPLE:
+            if len(written := parser.format_call(call)) <= _MAX_EXAMPLE:
                 return written
     return ""

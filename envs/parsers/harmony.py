@@ -1,5 +1,3 @@
-"""Calls as gpt-oss writes them (the harmony format): messages on channels, a recipient for calls."""
-
 from __future__ import annotations
 
 import json
@@ -13,11 +11,11 @@ from turntree.envs.tools.tool import Tool
 
 
 class HarmonyParser:
-    """``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
+    """gpt-oss (harmony): ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
 
-    The content of a turn is the text on the channel ``final`` (and ``commentary`` without a recipient);
-    ``analysis`` is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures. Written
-    within a message they are text: one ends where another begins, or the turn ends.
+    The content of a turn is the text on the channel ``final``, and on ``commentary`` without a recipient; ``analysis``
+    is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures. Special tokens inside
+    a message are text: a message end_mark where the next one begins, or where the turn end_mark.
 
     Example:
         >>> HarmonyParser().parse("<|channel|>final<|message|>Hello<|return|>").content
@@ -28,6 +26,7 @@ class HarmonyParser:
 
     _EXAMPLE = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"
     _MARK = re.compile(r"<\|(?:end|return|call)\|>")
+    # An end mark only counts if a new message or the end of the turn follows; otherwise it is part of the text.
     _END = re.compile(rf"{_MARK.pattern}\s*(?=<\||\Z)|\Z")
     _RECIPIENT = re.compile(r"\bto=(?:functions\.)?(?!assistant\b|user\b|all\b)([^\s<]+)")
     _CHANNEL = re.compile(r"<\|channel\|>(\w+)")
@@ -36,13 +35,14 @@ class HarmonyParser:
         """Make the parser; the format needs no knowledge of ``tools``."""
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
+        # Text without any header, such as a turn that was stripped of its special tokens, is the content.
         if "<|message|>" not in text and "to=functions." not in text and "<|channel|>" not in text:
             return ParsedTurn(content=self._MARK.sub("", text).strip())
         content: list[str] = []
         calls: list[ToolCall] = []
         position = 0
         while position < len(text):
+            # One message: header, <|message|>, body, end mark. The header names the channel and perhaps a recipient.
             body = text.find("<|message|>", position)
             header = text[position : body if body >= 0 else len(text)]
             recipient = self._RECIPIENT.search(header)
@@ -51,25 +51,25 @@ class HarmonyParser:
                     return unreadable(text, "<|message|> is missing", self._EXAMPLE)
                 break
             body += len("<|message|>")
-            ends = self._END.search(text, body)
-            assert ends is not None
+            end_mark = self._END.search(text, body)
+            assert end_mark is not None
             if recipient is not None:
                 try:
                     arguments, end = read_object(text, body)
-                    ends = self._END.match(text, end)
-                    if ends is None:
-                        raise ValueError(f"expected <|call|> behind the arguments, got {text[end : end + 40]!r}")
+                    # Search from the end of the JSON: a mark inside the arguments is text.
+                    end_mark = self._END.match(text, end)
+                    if end_mark is None:
+                        raise ValueError(f"expected <|call|> after the arguments, got {text[end : end + 40]!r}")
                 except ValueError as error:
                     return unreadable(text, str(error), self._EXAMPLE)
                 calls.append(ToolCall(name=recipient.group(1), arguments=arguments))
             else:
                 channel = self._CHANNEL.search(header)
                 if channel is None or channel.group(1) != "analysis":
-                    content.append(text[body : ends.start()].strip())
-            position = ends.end()
+                    content.append(text[body : end_mark.start()].strip())
+            position = end_mark.end()
         return ParsedTurn(content="\n".join(content).strip(), calls=tuple(calls))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
         return f"<|channel|>commentary to=functions.{call.name} <|constrain|>json<|message|>{arguments}<|call|>"

@@ -1,4 +1,4 @@
-"""Calls whose arguments are JSON between marks: Mistral, DeepSeek, Kimi K2 and Granite."""
+"""Calls whose arguments are JSON between marks: Mistral, DeepSeek, Kimi K2, Granite and Hermes."""
 
 from __future__ import annotations
 
@@ -16,29 +16,22 @@ from turntree.envs.tools.tool import Tool
 
 
 class Marks(NamedTuple):
-    """The marks of one format; all but ``written`` are patterns."""
+    """The marks of one format; all of them are patterns except ``written`` and ``openings``."""
 
-    opening: str
-    """What begins a call, or a list of calls."""
+    opening: str  #: begins a call, or a list of calls
+    #: between ``opening`` and the arguments, with groups ``name`` and ``id`` (optional); empty for lists only
     name: str
-    """What stands between ``opening`` and the arguments, with groups ``name`` and perhaps ``id``; empty if calls are
-    written as lists of objects alone."""
-    closing: str
-    """What must follow the arguments."""
-    after: str
-    """What may follow that: the end of a section of calls."""
-    written: str
-    """How a call is written, for ``str.format``."""
-    lists: bool = False
-    """Whether a list of objects with ``name`` and ``arguments`` may stand behind ``opening``."""
-    ends: str = r"</s>"
-    """The tokens that end a turn."""
-    openings: tuple[str, ...] = ()
-    """Texts with which a call may begin, beside those of ``written``."""
+    closing: str  #: must follow the arguments
+    after: str  #: may follow ``closing``: the end of a section of calls
+    written: str  #: template of a call, for ``str.format``
+    lists: bool = False  #: a list of objects with ``name`` and ``arguments`` may follow ``opening``
+    ends: str = r"</s>"  #: tokens that end a turn
+    openings: tuple[str, ...] = ()  #: other texts with which a call may begin
 
 
 _JSON = re.compile(r"\s*[\[{]")
 _NAME = r"(?P<name>[^\s<>\[\]{}\"'`]+?)"
+# \uff5c is DeepSeek's full-width bar, which looks like an ASCII bar.
 _SECTION, _SECTION_END = "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁calls▁end\uff5c>"
 _CALL, _SEP, _CALL_END = "<\uff5ctool▁call▁begin\uff5c>", "<\uff5ctool▁sep\uff5c>", "<\uff5ctool▁call▁end\uff5c>"
 _DEEPSEEK = Marks(
@@ -90,8 +83,8 @@ GRANITE = Marks(
 class JsonMarksParser:
     """Calls such as ``[TOOL_CALLS]name[ARGS]{...}``, or lists such as ``[TOOL_CALLS][{"name": ...}]``.
 
-    The marks are special tokens of the models. A call's identifier, where the format has one, is kept: templates show
-    it with the tool's answer.
+    The marks are special tokens of the models. A call's identifier is kept if the format has one, because templates
+    repeat it with the tool's answer.
 
     Example:
         >>> JsonMarksParser(MISTRAL).parse("[TOOL_CALLS]now[ARGS]{}").calls[0].name
@@ -101,7 +94,6 @@ class JsonMarksParser:
     special_tokens = True
 
     def __init__(self, marks: Marks, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; the formats need no knowledge of ``tools``."""
         self._marks = marks
         self.openings = marks.openings
         self._opening = re.compile(marks.opening)
@@ -110,16 +102,16 @@ class JsonMarksParser:
         self._example = marks.written.format(name="NAME", quoted='"NAME"', arguments="{...}")
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         turn = read_marked(text, self._opening, self._read, lambda opened: self._example)
+        # The special tokens are kept in the turn, so its end-of-turn token is removed here.
         return replace(turn, content=self._ends.sub("", turn.content))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         quoted, arguments = (json.dumps(value, ensure_ascii=False) for value in (call.name, dict(call.arguments)))
         return self._marks.written.format(name=call.name, quoted=quoted, arguments=arguments)
 
     def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
+        # The name comes before the JSON (named), or inside the JSON of a list of calls.
         named = self._name.match(text, opened.end()) if self._marks.name else None
         if named is not None:
             arguments, end = read_object(text, named.end())
@@ -131,7 +123,7 @@ class JsonMarksParser:
             if not calls:
                 raise ValueError("the list of calls is empty")
         else:
-            raise ValueError(f"expected a call behind {opened[0]}, got {text[opened.end() : opened.end() + 40]!r}")
+            raise ValueError(f"expected a call after {opened[0]}, got {text[opened.end() : opened.end() + 40]!r}")
         closing = self._closing.match(text, end)
         if closing is None:
             raise ValueError(f"the end of the call is missing before {text[end : end + 40]!r}")
@@ -142,3 +134,33 @@ class JsonMarksParser:
 def _listed_call(value: Any) -> ToolCall:
     call = read_call(value)
     return replace(call, id=value["id"]) if isinstance(value.get("id"), str) else call
+
+
+class HermesParser:
+    """Hermes and Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number per turn.
+
+    Example:
+        >>> HermesParser().parse('<tool_call>{"name": "now", "arguments": {}}</tool_call>').calls[0].name
+        'now'
+    """
+
+    _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+    _EXAMPLE = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+    _OPENING = re.compile(re.escape(_OPEN))
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        """Make the parser; the format needs no knowledge of ``tools``."""
+
+    def parse(self, text: str) -> ParsedTurn:
+        return read_marked(text, self._OPENING, self._read, lambda opened: self._EXAMPLE)
+
+    def format_call(self, call: ToolCall) -> str:
+        body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+        return f"{self._OPEN}\n{body}\n{self._CLOSE}"
+
+    def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
+        value, end = read_value(text, opened.end())
+        call = read_call(value)
+        if not text.startswith(self._CLOSE, end):
+            raise ValueError(f"{self._CLOSE} is missing" + (f" before {text[end : end + 40]!r}" if text[end:] else ""))
+        return ParsedCall((call,), end + len(self._CLOSE))

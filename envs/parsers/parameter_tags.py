@@ -1,4 +1,4 @@
-"""Calls with a tag for each parameter, whose values are text: Qwen3-Coder, GLM-4.5 and MiniMax M2."""
+"""Calls with one tag per parameter, whose values are text: Qwen3-Coder, GLM-4.5 and MiniMax M2."""
 
 from __future__ import annotations
 
@@ -13,27 +13,22 @@ from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.parsers.typed_text import read_typed
 from turntree.envs.tools.tool import Tool
 
+#: The name in a tag. Models add quotes and spaces that their format lacks, and leave out those that it has.
 _NAME = r"""\s*["']?\s*([^<>"'\s]+)\s*["']?\s*"""
-"""The name in a tag; models write quotes and spaces where their format has none, and leave out those that it has."""
 
 
 class Tags(NamedTuple):
     """The tags of one format."""
 
-    outer: tuple[str, str]
-    """Texts around a call, or around several."""
+    outer: tuple[str, str]  #: texts around a call, or around several
+    #: pattern that begins a call within ``outer``, its group is the name; text that closing_mark it, may be empty
     function: tuple[str, str]
-    """Pattern of what begins a call within ``outer``, with the name as its group; text of what ends it, or nothing."""
-    parameter: tuple[str, str]
-    """Pattern of what begins a value, with the name as its group; text of what ends it."""
+    parameter: tuple[str, str]  #: pattern that begins a value, its group is the name; text that closing_mark it
+    #: templates of a call's beginning, of a parameter and of a call's end, for ``str.format``
     written: tuple[str, str, str]
-    """How a call begins, a parameter is written, and a call ends, for ``str.format``."""
-    several: bool = False
-    """Whether ``outer`` may stand around several calls."""
-    on_lines: bool = False
-    """Whether a value is put on lines of its own."""
-    openings: tuple[str, ...] = ()
-    """Texts with which a call may begin where ``outer`` is left out."""
+    several: bool = False  #: ``outer`` may contain several calls
+    on_lines: bool = False  #: a value is put on separate lines
+    openings: tuple[str, ...] = ()  #: texts with which a call may begin if ``outer`` is missing
 
 
 QWEN3_CODER = Tags(
@@ -71,9 +66,9 @@ MINIMAX_M2 = Tags(
 class ParameterTagsParser:
     """Calls such as ``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``.
 
-    A value is text. Where the tool's schema expects anything but text it is read as JSON, or as a Python literal; a
-    value that is neither stays text, and the tool rejects it. Marks of the format in a value are text: pairs of them,
-    and what does not fit where it stands. A function's tags make a call without the outer ones, too.
+    A value is text. If the tool's schema expects another type, the value is read as JSON or as a Python literal; a
+    value that is neither stays text, and the tool rejects it. Marks of the format inside a value are text if they come
+    in pairs or do not fit their position. The outer tags may be missing.
 
     Example:
         >>> ParameterTagsParser(QWEN3_CODER).parse("<tool_call><function=now></function></tool_call>").calls[0].name
@@ -81,7 +76,6 @@ class ParameterTagsParser:
     """
 
     def __init__(self, tags: Tags, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; the schemas of ``tools`` determine which values are not text."""
         self._schemas = {tool.name: tool.properties for tool in tools}
         self._definitions = {tool.name: tool.definitions for tool in tools}
         self._tags = tags
@@ -90,7 +84,10 @@ class ParameterTagsParser:
         end = re.escape(tags.function[1])
         self._function = re.compile(rf"\s*{tags.function[0]}")
         self._opening = re.compile("|".join([outer, *([tags.function[0]] if end else ())]))
-        before = end or f"(?<={tags.parameter[1]})"  # without a mark of its own, a call ends behind a value
+        # whole: with the outer tags; bare: without them. Each is a pair of opening and closing patterns.
+        before = (
+            end or f"(?<={tags.parameter[1]})"
+        )  # a format without a closing tag of the call closing_mark after a value
         whole = (tags.function[0] if tags.several else rf"{outer}\s*{tags.function[0]}", rf"{before}\s*{outer_end}")
         bare = (tags.function[0], rf"{end}(?:\s*{outer_end})?")
         self._whole = tuple(map(re.compile, bare if tags.several else whole))
@@ -100,11 +97,9 @@ class ParameterTagsParser:
         self._example = begin.format(name="NAME") + parameter.format(name="KEY", value="VALUE") + close
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         return read_marked(text, self._opening, self._read, lambda opened: self._example)
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         begin, parameter, close = self._tags.written
         written = [begin.format(name=call.name)]
         for name, value in call.arguments.items():
@@ -116,13 +111,14 @@ class ParameterTagsParser:
         outer, outer_end = self._tags.outer
         bare = opened[0] != outer
         function = self._function.match(text, opened.start() if bare else opened.end())
+        # Formats without a closing tag of the call: the outer closing tag directly after the name means no arguments.
         if function is not None and not self._tags.function[1] and text.startswith(outer_end, function.end()):
             return ParsedCall((ToolCall(name=function[1]),), function.end() + len(outer_end))
         opening, closing = self._bare if bare else self._whole
-        ends = None if function is None else end_of_nested(text, function.end(), opening, closing)
-        if function is None or ends is None:
+        closing_mark = None if function is None else end_of_nested(text, function.end(), opening, closing)
+        if function is None or closing_mark is None:
             if bare and function is not None and self._schemas and function[1] not in self._schemas:
-                return None
+                return None  # the tag of some other language, such as XML
             closed = bare or text.find(outer_end, opened.end()) >= 0
             shape = self._example.removeprefix(outer).strip().split("\n")[0]
             missing = self._tags.function[1] if bare else outer_end
@@ -131,24 +127,29 @@ class ParameterTagsParser:
                 if bare or not closed
                 else f"expected {shape} ... {self._tags.function[1]} in {outer}"
             )
-        return ParsedCall((self._call(function[1], text[function.end() : ends.start()].strip()),), ends.end())
+        return ParsedCall(
+            (self._call(function[1], text[function.end() : closing_mark.start()].strip()),), closing_mark.end()
+        )
 
     def _call(self, name: str, body: str) -> ToolCall:
         schemas = self._schemas.get(name, {})
         written: dict[str, str] = {}
-        at = 0
-        while at < len(body):
-            opened = self._parameter.match(body, at)
-            ends = opened and end_of_nested(body, opened.end(), self._parameter, self._parameter_end, thoughts=False)
-            if opened is None or ends is None:
-                raise ValueError(
-                    f"expected {self._shown('KEY')} ... {self._tags.parameter[1]}, got {body[at : at + 40]!r}"
-                )
+        position = 0
+        while position < len(body):
+            opened = self._parameter.match(body, position)
+            closing_mark = opened and end_of_nested(
+                body, opened.end(), self._parameter, self._parameter_end, thoughts=False
+            )
+            if opened is None or closing_mark is None:
+                got = body[position : position + 40]
+                raise ValueError(f"expected {self._shown('KEY')} ... {self._tags.parameter[1]}, got {got!r}")
             if opened[1] in written:
-                raise ValueError(f"{self._shown(opened[1])} stands twice")
-            value = body[opened.end() : ends.start()]
+                raise ValueError(f"{self._shown(opened[1])} occurs twice")
+            value = body[opened.end() : closing_mark.start()]
             written[opened[1]] = value.removeprefix("\n").removesuffix("\n") if self._tags.on_lines else value
-            at = ends.end()
+            position = closing_mark.end()
+        # A missing closing tag makes the next parameter part of this value. It is an error only if that parameter is
+        # missing from the call and the tool has it; otherwise the value may contain such text on purpose.
         for value in written.values():
             names = self._parameter.findall(value)
             if len(names) > len(self._parameter_end.findall(value)):

@@ -1,5 +1,3 @@
-"""The parser interface and the parsed form of a turn."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,33 +26,28 @@ class OfferedTool(NamedTuple):
 class ParsedTurn:
     """The parsed form of one turn of the policy."""
 
-    content: str
-    """The text around the calls, stripped."""
-    calls: tuple[ToolCall, ...] = ()
-    """Tool calls in the order of the text; empty where ``error`` is not."""
-    error: str = ""
-    """Reason why a call cannot be read, reported to the model; empty if there is none."""
+    content: str  #: the text around the calls, stripped
+    calls: tuple[ToolCall, ...] = ()  #: in the order of the text; empty if there is an error
+    error: str = ""  #: the reason why a call cannot be read, reported to the model; empty if there is none
 
 
 class ToolParser(Protocol):
     """One format of tool calls.
 
-    A parser that has the attribute ``special_tokens`` with the value ``True`` is given turns with the special
-    tokens of the policy's vocabulary; others are not. The attribute ``openings`` may name texts with which a call
-    may begin beside that of ``format_call``.
+    Optional attributes: ``special_tokens`` (bool) means that turns must keep the special tokens of the policy's
+    vocabulary. ``openings`` lists texts with which a call may begin, other than the beginning of ``format_call``.
     """
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
+        """Read one turn of the policy; never raises."""
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
+        """Write a call in the form that ``parse`` reads.
+
+        Raises:
+            ValueError: If the format cannot express the call.
+        """
 
 
 def unreadable(text: str, reason: str, example: str) -> ParsedTurn:
-    """A turn with a call that cannot be read.
-
-    Args:
-        example: How a call should look.
-    """
     return ParsedTurn(content=text.strip(), error=f"malformed tool call: {reason}. Write it as {example}")

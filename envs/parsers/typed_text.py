@@ -1,12 +1,15 @@
-"""Values that are written as plain text, read as a schema expects them."""
+"""Values written as plain text or as Python literals, read as a tool's schema expects them. Nothing is evaluated."""
 
 from __future__ import annotations
 
+import ast
+import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from turntree.envs.data.json_files import is_deeper
 from turntree.envs.parsers.call_json import read_json
-from turntree.envs.parsers.literals import literal_value, parse_expression
 
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 _KINDS: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -17,35 +20,37 @@ _KINDS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (list, ("array",)),
     (dict, ("object",)),
 )
-_DEEPEST = 16
-"""References within references that are followed; a schema may refer to itself."""
+_MAX_REFERENCES = 16  #: nested references that are followed; a schema may refer to itself
 
 
 def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    """The value that a text means.
+    """Return the value that a text means where a schema expects it.
 
     Args:
-        schema: JSON schema of the value; one that names no type is a text's.
+        schema: JSON schema of the value; a schema without a type expects text.
 
     Returns:
-        JSON where the schema allows its type, else the text where it allows one, else whatever the text is as JSON, of
-        which the tool then complains. A Python list or dictionary is read where the schema allows no text.
+        The text as JSON if the schema allows the JSON's type; else the text if the schema allows text; else the JSON
+        value, which the tool then rejects. A Python list or dictionary is read if the schema allows no text.
 
     Example:
         >>> read_typed("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, {}), read_typed("5", {}, {})
         (5, '5')
     """
-    leaves = [*_leaves(schema, definitions, _DEEPEST)]
+    leaves = [*_leaves(schema, definitions, _MAX_REFERENCES)]
     choices = [choice for leaf in leaves for choice in _choices(leaf)]
     kinds = _kinds_of_leaves(leaves)
-    words = text.strip()
-    for written in (text, words):
-        if written in choices:
-            return written
+    stripped = text.strip()
+    for candidate in (text, stripped):
+        if candidate in choices:
+            return candidate
+    # Models also write Python's True, False and None.
     try:
-        value = _PYTHON_WORDS[words] if words in _PYTHON_WORDS else read_json(words)
+        value = _PYTHON_WORDS[stripped] if stripped in _PYTHON_WORDS else read_json(stripped)
     except ValueError:
+        # No JSON: text if the schema allows text, or if it expects no container that Python could write differently.
         return text if "string" in kinds or kinds.isdisjoint(("array", "object")) else _read_literal(text)
+    # A quoted JSON string stays as written, with its quotes.
     if isinstance(value, str) or not kinds.isdisjoint({*_kinds(value)} - {"string"}):
         return text if isinstance(value, str) else value
     return text if "string" in kinds else value
@@ -59,7 +64,7 @@ def _read_literal(text: str) -> Any:
 
 
 def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterator[Mapping[str, Any]]:
-    """The schemas without alternatives that a schema is put together of."""
+    # Yields the subschemas without alternatives that make up a schema.
     if not isinstance(schema, Mapping) or deepest == 0:
         return
     if schema.get("nullable"):
@@ -74,8 +79,7 @@ def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterat
 
 
 def allows_text(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
-    """Whether a value of a schema may be a text."""
-    return "string" in _kinds_of_leaves([*_leaves(schema, definitions, _DEEPEST)])
+    return "string" in _kinds_of_leaves([*_leaves(schema, definitions, _MAX_REFERENCES)])
 
 
 def _kinds_of_leaves(leaves: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -91,10 +95,58 @@ def _kinds_of_leaf(leaf: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _choices(leaf: Mapping[str, Any]) -> list[Any]:
-    """The only values that a schema allows; empty where it names none."""
     return [leaf["const"]] if "const" in leaf else list(leaf.get("enum") or ())
 
 
 def _kinds(value: Any) -> tuple[str, ...]:
-    """The types of JSON schema that a value has."""
     return next((kinds for kind, kinds in _KINDS if isinstance(value, kind)), ("null",))
+
+
+MAX_LITERAL = 50_000  #: characters; Python's parser takes a hundred times as many bytes
+_MAX_DEPTH = 100
+_JSON_WORDS = {"true": True, "false": False, "null": None}
+
+
+def parse_expression(text: str) -> ast.expr:
+    if len(text) > MAX_LITERAL:
+        raise ValueError(f"more than {MAX_LITERAL} characters of Python; write JSON")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "\d" in the policy's text is not the user's mistake
+            return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"not Python ({error.msg})") from error
+    except (MemoryError, RecursionError) as error:
+        raise ValueError("nested too deeply") from error
+
+
+def literal_value(node: ast.expr) -> Any:
+    """Return the JSON value of a literal; tuples become lists, and ``true``, ``false`` and ``null`` count."""
+    try:
+        value = _value(node)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if is_deeper(value, _MAX_DEPTH):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(item) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        keys = [None if key is None else _value(key) for key in node.keys]
+        if not all(isinstance(key, str) for key in keys) or len({*keys}) < len(keys):
+            raise ValueError("the keys of an object must be different strings")
+        return dict(zip(keys, map(_value, node.values), strict=True))
+    if isinstance(node, ast.Name) and node.id in _JSON_WORDS:
+        return _JSON_WORDS[node.id]
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise ValueError(f"{ast.unparse(node)[:40]!r} is not a literal") from error
+    if not isinstance(value, str | bool | int | float | None) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise ValueError(f"{ast.unparse(node)[:40]!r} is not a JSON value")
+    return value

@@ -1,1 +1,1 @@
-"""Generated tasks without end: each follows from its index and split alone, the same in every process."""
+"""Generate unlimited tasks; index and split alone determine each task, in every process."""

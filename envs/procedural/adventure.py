@@ -1,5 +1,3 @@
-"""A small text adventure: find the key, unlock the door, take the treasure."""
-
 from __future__ import annotations
 
 import random
@@ -8,9 +6,8 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.procedural.world import DIRECTIONS, KEY, ROOM_NAMES, TREASURE, World, make_world, walkthrough
-from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 
 _HELP = "You can: look, inventory, go DIRECTION, take ITEM, drop ITEM, unlock DIRECTION."
@@ -19,8 +16,8 @@ _HELP = "You can: look, inventory, go DIRECTION, take ITEM, drop ITEM, unlock DI
 class Adventure(Env):
     """Explore rooms and bring home a treasure; the last line of a turn is the command.
 
-    The player's place, the carried items and the items lying around change with every command. Reward 1 when the
-    treasure is taken; at most ``limits.max_turns`` commands.
+    Each command changes the player's location, the carried items and the items in the rooms. The reward is 1 when the
+    player takes the treasure. There are at most ``limits.max_turns`` commands.
     """
 
     step_inline = True
@@ -52,14 +49,13 @@ class Adventure(Env):
         self.unlocked = False
 
     def default_system_prompt(self) -> str:
-        """Explain the game."""
         return (
             "You are in a house. Somewhere a treasure lies behind a locked door; find the key, and take the treasure. "
             f"The last line of each of your messages is one command. {_HELP}"
         )
 
     def task(self, index: int) -> Task:
-        """The world with this index; ``answer`` holds commands that win, separated by semicolons."""
+        # `answer` holds commands that win, separated by semicolons.
         name = f"{self.min_rooms}-{self.max_rooms}/{self.split}/{index}"
         rng = random.Random(f"turntree/adventure/{name}")
         world = make_world(rng, rooms=rng.randint(self.min_rooms, self.max_rooms))
@@ -72,11 +68,9 @@ class Adventure(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """The commands of the walkthrough."""
         return self.current_task.answer.split("; ")
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Put the player into the first room."""
         self.world = World(**task.metadata["world"])
         self.room = self.world.first
         self.items = {room: list(items) for room, items in self.world.items.items()}
@@ -85,7 +79,6 @@ class Adventure(Env):
         return [Message(role=Role.USER, content=f"{task.prompt} {self._look()}")]
 
     def reply(self, message: Message) -> Reply:
-        """Execute the command."""
         lines = message.spoken.strip().lower().splitlines()
         verb, _, rest = (lines[-1] if lines else "").strip(" >.!`\"'").partition(" ")
         command = {"look": self._look, "inventory": self._inventory}.get(verb)

@@ -1,5 +1,3 @@
-"""Countdown and the Game of 24: reach a number with the given ones and + - * /."""
-
 from __future__ import annotations
 
 import random
@@ -12,8 +10,7 @@ from typing import Any
 from turntree.envs.env import Env
 from turntree.envs.errors import ToolError
 from turntree.envs.math.expression import evaluate, numbers_and_operators
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 from turntree.envs.verdict import visible
 from turntree.rewards import final_answer
@@ -75,7 +72,6 @@ class Countdown(Env):
         self.attempt = 0
 
     def default_system_prompt(self) -> str:
-        """Explain the rules and the form of the answer."""
         how = "every number exactly once" if self.use_all else "every number at most once"
         return (
             f"Combine the numbers with + - * / and parentheses so that the value is the target; use {how}. "
@@ -83,11 +79,6 @@ class Countdown(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The puzzle with this index; it has a solution, which ``answer`` holds, and no number alone is one.
-
-        Raises:
-            ValueError: If the settings leave (almost) no puzzle that can be solved.
-        """
         name = f"{self.count}/{self.max_number}/{self.target or self.max_target}/{self.split}/{index}"
         rng = random.Random(f"turntree/countdown/{name}")
         for _ in range(_ATTEMPTS):
@@ -106,12 +97,10 @@ class Countdown(Env):
         )
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Present the puzzle."""
         self.attempt = 0
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        """Check the expression; report the problem while attempts are left."""
         self.attempt += 1
         task = self.current_task
         answer = final_answer(visible(message.content))
@@ -139,11 +128,7 @@ _Term = tuple[Fraction, str]
 
 
 def complaint(expression: str | None, numbers: Sequence[int], target: int, use_all: bool) -> str:
-    """The problem with an answer, in one sentence; empty if it is right.
-
-    Args:
-        expression: The answer; ``None`` if there was none.
-        numbers: The given numbers, each usable once.
+    """Return what is wrong with an answer, in one sentence; empty if it is right.
 
     Example:
         >>> complaint("(8-2)*4", [2, 4, 8], 24, True), complaint("8*3", [2, 4, 8], 24, False)
@@ -170,7 +155,7 @@ def complaint(expression: str | None, numbers: Sequence[int], target: int, use_a
 
 
 def solve(numbers: Sequence[int], target: int) -> str:
-    """An expression of all numbers that has the value; empty if there is none.
+    """Return an expression of all numbers that has the value; empty if there is none.
 
     Example:
         >>> evaluate(solve([4, 7, 8, 8], 24)), solve([1, 1, 1, 1], 24)

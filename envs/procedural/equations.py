@@ -1,5 +1,3 @@
-"""Equations to solve, from one unknown to two; the verifier of the rewards package compares solutions."""
-
 from __future__ import annotations
 
 import random
@@ -8,8 +6,7 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.math.calculator import calculator
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer
 
@@ -19,9 +16,9 @@ MAX_LEVEL = 4
 class Equations(Env):
     r"""Solve an equation; all solutions go into the last ``\boxed{}``.
 
-    Level 1 is ``3x + 5 = 11``, level 2 has the unknown on both sides and a fraction for a solution, level 3
-    is quadratic, level 4 a system with two unknowns. Reward 1 if exactly the solutions are named, in any
-    order and form, else 0.
+    Level 1 is ``3x + 5 = 11``, level 2 has the unknown on both sides and a fraction for a solution, level 3 is
+    quadratic, level 4 is a system with two unknowns. The reward is 1 if exactly the solutions are named, in any order
+    and form, else 0.
     """
 
     forkable = True
@@ -48,7 +45,6 @@ class Equations(Env):
         self.split = split
 
     def default_system_prompt(self) -> str:
-        """Explain the calculator and the form of the answer."""
         call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "(11-5)/3"}))
         return (
             f"Solve the equation. You may use the calculator; call it like this and wait for the result:\n{call}\n"
@@ -56,7 +52,6 @@ class Equations(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The equation with this index."""
         name = f"{self.min_level}-{self.max_level}/{self.split}/{index}"
         rng = random.Random(f"turntree/equations/{name}")
         level = rng.randint(self.min_level, self.max_level)
@@ -70,7 +65,6 @@ class Equations(Env):
         )
 
     def reply(self, message: Message) -> Reply:
-        """Judge the solutions and end the episode."""
         correct = float(bool(judge_answer(message.content, self.current_task).correct))
         return Reply(reward=correct, done=True, rewards={"correct": correct})
 
@@ -108,7 +102,7 @@ def _nonzero(rng: random.Random, bound: int) -> int:
 
 
 def _sum(*terms: tuple[int, str]) -> str:
-    """Terms as a person writes them: ``(1, "x"), (-3, "")`` is ``x - 3``."""
+    # Written as a person writes it: (1, "x"), (-3, "") is "x - 3".
     text = ""
     for factor, name in terms:
         if factor == 0:

@@ -1,5 +1,3 @@
-"""Guess a number from "higher" and "lower"."""
-
 from __future__ import annotations
 
 import random
@@ -9,8 +7,7 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 from turntree.envs.verdict import visible
 
@@ -49,14 +46,12 @@ class NumberGuessing(Env):
         self.guess = 0
 
     def default_system_prompt(self) -> str:
-        """Explain the game."""
         return (
             f"I think of a whole number from 1 to {self.max_number}. Guess it in at most {self.guesses} turns: "
             "the last number of each of your messages is your guess, and I say whether mine is higher or lower."
         )
 
     def task(self, index: int) -> Task:
-        """The secret with this index."""
         name = f"{self.max_number}/{self.split}/{index}"
         secret = random.Random(f"turntree/guessing/{name}").randint(1, self.max_number)
         return Task(
@@ -64,16 +59,13 @@ class NumberGuessing(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """The secret at once."""
         return [self.current_task.answer]
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Ask for the first guess."""
         self.guess = 0
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        """Compare the guess."""
         self.guess += 1
         secret = int(self.current_task.answer)
         found = _INTEGER.findall(visible(message.content))

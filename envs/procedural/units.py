@@ -1,5 +1,3 @@
-"""Unit conversion with exact factors."""
-
 from __future__ import annotations
 
 import random
@@ -9,27 +7,24 @@ from typing import Any, NamedTuple
 from turntree.envs.env import Env
 from turntree.envs.math.calculator import calculator
 from turntree.envs.math.expression import format_number
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer
 
 
 class Unit(NamedTuple):
-    """A unit of its kind: ``value * factor + zero`` is the value in the kind's base unit."""
+    # `value * factor + zero` is the value in the base unit of its kind.
 
-    name: str
-    """Its symbol."""
-    factor: Fraction
-    """Size in base units."""
-    zero: Fraction = Fraction(0)
-    """Its zero in base units."""
+    name: str  #: symbol
+    factor: Fraction  #: size in base units
+    zero: Fraction = Fraction(0)  #: offset in base units
 
 
 def _kind(**factors: str) -> tuple[Unit, ...]:
     return tuple(Unit(name.replace("_per_", "/"), Fraction(factor)) for name, factor in factors.items())
 
 
+#: units by measured quantity
 KINDS: dict[str, tuple[Unit, ...]] = {
     "length": _kind(mm="0.001", cm="0.01", m="1", km="1000", inch="0.0254", ft="0.3048", yd="0.9144", mi="1609.344"),
     "mass": _kind(mg="0.001", g="1", kg="1000", t="1000000", oz="28.349523125", lb="453.59237"),
@@ -42,7 +37,6 @@ KINDS: dict[str, tuple[Unit, ...]] = {
         Unit("kelvin", Fraction(1)),
     ),
 }
-"""Units by measured quantity."""
 _VALUES = (
     "1",
     "2",
@@ -69,8 +63,7 @@ _MAX_DIGITS = 10
 class UnitConversion(Env):
     r"""Convert a quantity; the answer is the exact number, in the last ``\boxed{}``.
 
-    Only conversions whose result ends as a decimal of at most ten digits are asked. Reward 1 for the number,
-    with or without the unit, else 0.
+    Every result is a decimal of at most ten digits. The reward is 1 for the number, with or without the unit, else 0.
     """
 
     forkable = True
@@ -96,7 +89,6 @@ class UnitConversion(Env):
         self.split = split
 
     def default_system_prompt(self) -> str:
-        """Explain the calculator and the form of the answer."""
         call = self.parser.format_call(ToolCall(name="calculator", arguments={"expression": "2.5*1000"}))
         return (
             f"Convert the quantity. You may use the calculator; call it like this and wait for the result:\n{call}\n"
@@ -104,7 +96,6 @@ class UnitConversion(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The conversion with this index."""
         rng = random.Random(f"turntree/units/{','.join(self.kinds)}/{self.split}/{index}")
         while True:
             kind = rng.choice(self.kinds)
@@ -122,19 +113,11 @@ class UnitConversion(Env):
         )
 
     def reply(self, message: Message) -> Reply:
-        """Judge the number and end the episode."""
         correct = float(bool(judge_answer(message.content, self.current_task).correct))
         return Reply(reward=correct, done=True, rewards={"correct": correct})
 
 
 def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:
-    """A quantity in another unit of its kind, exactly.
-
-    Example:
-        >>> meter, foot = Unit("m", Fraction(1)), Unit("ft", Fraction("0.3048"))
-        >>> convert(Fraction(5), foot, meter)
-        Fraction(381, 250)
-    """
     return (value * source.factor + source.zero - target.zero) / target.factor
 
 

@@ -1,8 +1,7 @@
-"""The map of a small text adventure.
+"""Generate the map of a small text adventure.
 
-Rooms lie on a grid and are connected as a tree; the room with the treasure is
-behind a locked door, and the key lies in one of the others. Invariant: every
-world can be won, and ``walkthrough`` returns the commands.
+Rooms lie on a grid and are connected as a tree. The room with the treasure is behind a locked door, and the key lies in
+another room. Invariant: every world can be won, and ``walkthrough`` returns the commands.
 """
 
 from __future__ import annotations
@@ -24,28 +23,16 @@ KEY, TREASURE = "key", "treasure"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The initial state; made of JSON values."""
-
-    exits: dict[str, dict[str, str]]
-    """Room -> direction -> room."""
-    items: dict[str, list[str]]
-    """Room -> items that lie there."""
-    first: str
-    """The room where the player begins."""
-    locked: str
-    """The room whose door is locked."""
+    exits: dict[str, dict[str, str]]  #: room -> direction -> room
+    items: dict[str, list[str]]  #: room -> items in it
+    first: str  #: the room where the player begins
+    locked: str  #: the room whose door is locked
 
     def to_json(self) -> dict[str, Any]:
-        """The world as JSON values."""
         return asdict(self)
 
 
 def make_world(rng: random.Random, *, rooms: int) -> World:
-    """Draw a world.
-
-    Args:
-        rooms: Number of rooms, 2 to 16.
-    """
     names = rng.sample(ROOM_NAMES, rooms)
     places = {(0, 0): names[0]}
     exits: dict[str, dict[str, str]] = {name: {} for name in names}
@@ -70,7 +57,6 @@ def make_world(rng: random.Random, *, rooms: int) -> World:
 
 
 def walkthrough(world: World) -> list[str]:
-    """Commands that win: fetch the key, unlock the door, take the treasure."""
     key_room = next(room for room, items in world.items.items() if KEY in items)
     to_key = path(world, world.first, key_room)
     to_treasure = path(world, key_room, world.locked)
@@ -86,7 +72,6 @@ def walkthrough(world: World) -> list[str]:
 
 
 def path(world: World, start: str, end: str) -> Sequence[str]:
-    """Directions of the shortest way from one room to another."""
     ways: dict[str, list[str]] = {start: []}
     frontier = [start]
     for room in frontier:

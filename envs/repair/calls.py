@@ -1,7 +1,7 @@
-"""Calls of functions and what comes of them, as text.
+"""Call functions and write their outcomes as text.
 
-The check computes what is expected with it, from our own source, and runs its source text in the sandbox on the
-policy's; so it imports the standard library alone.
+``check`` computes the expected outcomes with it from our own source, and also runs this module's source in the sandbox,
+on the policy's program. It therefore imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from typing import Any
 
 
 def outcomes(calls: Sequence[Sequence[Any]], module: Any, *, dumps: Callable[..., str] = json.dumps) -> list[str]:
-    """What each call gives: ``{"value": ...}`` or ``{"raises": "ValueError"}`` as JSON, keys sorted.
+    """Return what each call gives, as JSON with sorted keys: ``{"value": ...}`` or ``{"raises": "ValueError"}``.
 
-    Args:
-        calls: Name of a function and its arguments, each; JSON values.
-        dumps: Writes JSON; bound before code of others could replace it.
+    ``dumps`` writes JSON and must be bound before untrusted code could replace it.
     """
     found = []
     for name, *arguments in calls:

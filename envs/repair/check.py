@@ -1,8 +1,8 @@
-"""The hidden check: calls of the policy's program in a sandbox, compared outside.
+"""Run the hidden check: call the policy's program in a sandbox and compare the results outside.
 
-Invariant: the sandbox is given calls and never what they should give. So whatever the program prints, replaces or
-pretends to be, it is right only if it computes the right values. A program that ended by itself is judged once: many
-episodes of a group leave the same files.
+Invariant: the sandbox receives the calls and never the expected values. Whatever the program prints or replaces, it is
+right only if it computes the right values. The verdict on a program that ended by itself is cached, as many episodes of
+a group leave the same files.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ write(1, ("\\n" + given["nonce"] + dumps(found) + "\\n").encode())
 
 
 def share_right(name: str, files: Mapping[str, str], make_runner: Callable[[], PythonSandbox]) -> float:
-    """The share of a program's hidden calls that give what they should; 0 if the program does not end by itself.
+    """Return the share of a program's hidden calls with the right result; 0 if the program does not end by itself.
 
     Args:
         files: The policy's workspace, text by path.
-        make_runner: Makes a sandbox that the policy has not used.
+        make_runner: Creates a sandbox that the policy has not used.
 
     Raises:
         SandboxError: If the sandbox failed.
@@ -54,7 +54,6 @@ def share_right(name: str, files: Mapping[str, str], make_runner: Callable[[], P
 
 
 def _found(name: str, files: Mapping[str, str], make_runner: Callable[[], PythonSandbox]) -> list[object] | None:
-    """What the program's process reports; ``None`` if it is no report."""
     nonce = secrets.token_hex(16)
     given = {"module": name, "calls": find_program(name).calls, "files": dict(files), "nonce": nonce}
     with make_runner() as runner:

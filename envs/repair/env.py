@@ -1,5 +1,3 @@
-"""Find and repair the fault of a small program, with a shell, an editor and its tests."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,11 +5,10 @@ from typing import Any, ClassVar
 
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, ToolCall
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.repair.check import share_right
 from turntree.envs.repair.programs import find_program, programs
 from turntree.envs.repair.workspace import Workspace
-from turntree.envs.reply import Reply
 from turntree.envs.sandbox.settings import Isolation
 from turntree.envs.task import Task
 
@@ -19,8 +16,8 @@ from turntree.envs.task import Task
 class Repair(Env):
     """Make a program do what its README says; the first turn without a tool call ends the episode.
 
-    The reward is 1 if calls that the policy does not see give what they give in the right program, all of them;
-    ``share`` says how many. They run in a sandbox of their own.
+    The reward is 1 if all hidden calls give the same results as in the right program; ``share`` says how many do. They
+    run in a separate sandbox.
     """
 
     forkable = True
@@ -34,13 +31,13 @@ class Repair(Env):
         """List the tasks.
 
         Args:
-            split: ``train``, or ``test``: other programs.
-            seconds: Most that a command takes, and the program when it is judged.
+            split: ``train`` or ``test``; the splits have different programs.
+            seconds: Deadline of one command, and of the program in the hidden check.
             isolation: How the policy's commands and program are isolated, see ``PythonSandbox``.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            ValueError: If there is no such split.
+            ValueError: If the split does not exist.
         """
         super().__init__(**kwargs)
         self.split = split
@@ -50,7 +47,6 @@ class Repair(Env):
         self.num_tasks = len(self._places)
 
     def default_system_prompt(self) -> str:
-        """Explain the task."""
         return (
             "You repair a small Python program. One line of it is wrong. Look at the files, run the tests, find the "
             "line and change it.\n"
@@ -59,7 +55,7 @@ class Repair(Env):
         )
 
     def task(self, index: int) -> Task:
-        """The task with this index; neighbours have different programs."""
+        # Neighbouring indices have different programs.
         fault, name = self._places[index]
         files = ", ".join(sorted(find_program(name).files(fault)))
         return Task(
@@ -70,21 +66,18 @@ class Repair(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """The one edit that takes the fault away."""
         facts = self.current_task.metadata
         fault = find_program(facts["program"]).faults[facts["fault"]]
         edit = ToolCall(name="edit", arguments={"path": fault.path, "old": fault.wrong, "new": fault.right})
         return [self.parser.format_call(edit), "Done."]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode with the files of its task; arguments, results and errors are ``Env``'s."""
         opening = super().reset(seed=seed, options=options)
         facts = self.current_task.metadata
         self.toolset(Workspace).files = find_program(facts["program"]).files(facts["fault"])
         return opening
 
     def reply(self, message: Message) -> Reply:
-        """Judge the program and end the episode."""
         workspace = self.toolset(Workspace)
         share = share_right(self.current_task.metadata["program"], workspace.files, workspace.make_runner)
         right = float(share == 1.0)

@@ -1,6 +1,6 @@
-"""The programs, their faults and what their functions should give.
+"""Define the programs, their faults and their hidden calls.
 
-Invariant: what is expected is computed here, from the right source, and never enters the sandbox.
+Invariant: expected results are computed here, from the right source, and never enter the sandbox.
 """
 
 from __future__ import annotations
@@ -22,40 +22,22 @@ _FILE = Path(__file__).with_name("programs.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One line of a program, right and wrong."""
-
     path: str
-    """The file that has it."""
-    right: str
-    """What stands in the right file exactly once."""
-    wrong: str
-    """What stands in the faulty file exactly once."""
+    right: str  #: occurs exactly once in the right file
+    wrong: str  #: occurs exactly once in the faulty file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program with what describes and what tests it."""
-
-    name: str
-    """Also that of its module whose functions are called."""
-    split: str
-    """``train`` or ``test``."""
+    name: str  #: also the module whose functions are called
+    split: str  #: train or test
     readme: str
-    """What the functions should do."""
-    modules: Mapping[str, str]
-    """The right source by path."""
-    tests: str
-    """The tests that the policy sees."""
-    calls: tuple[list[Any], ...]
-    """Name of a function and arguments of each call that the policy does not see."""
+    modules: Mapping[str, str]  #: right source by path
+    tests: str  #: tests that the policy sees
+    calls: tuple[list[Any], ...]  #: function name and arguments of each hidden call
     faults: tuple[Fault, ...]
 
     def files(self, fault: int) -> dict[str, str]:
-        """The workspace of a task, text by path.
-
-        Args:
-            fault: Number of the fault in it, from 0 on.
-        """
         made = self.faults[fault]
         broken = self.modules[made.path].replace(made.right, made.wrong)
         return {"README.md": self.readme, **self.modules, made.path: broken, f"test_{self.name}.py": self.tests}
@@ -63,11 +45,6 @@ class Program:
 
 @cache
 def programs(split: str) -> tuple[Program, ...]:
-    """The programs of a split.
-
-    Raises:
-        ValueError: If there is no such split.
-    """
     found = tuple(_program(row) for row in tomllib.loads(_FILE.read_text("utf-8"))["program"] if row["split"] == split)
     if not found:
         raise ValueError(f"split must be 'train' or 'test', got {split!r}")
@@ -75,11 +52,6 @@ def programs(split: str) -> tuple[Program, ...]:
 
 
 def find_program(name: str) -> Program:
-    """The program of that name.
-
-    Raises:
-        DataError: If there is none.
-    """
     every = {program.name: program for split in ("train", "test") for program in programs(split)}
     if name not in every:
         raise DataError(f"a task names one of the programs {', '.join(every)}, got {name!r}")
@@ -88,17 +60,12 @@ def find_program(name: str) -> Program:
 
 @cache
 def expected(name: str) -> tuple[str, ...]:
-    """What the calls of a program should give, as ``outcomes`` writes it."""
     program = find_program(name)
     return tuple(outcomes(program.calls, load(program.modules, name)))
 
 
 def load(sources: Mapping[str, str], name: str) -> ModuleType:
-    """A module of our own source that imports its neighbours, and that nothing else can import.
-
-    Args:
-        sources: Source by path; run in this process, so never the policy's.
-    """
+    # Runs in this process, so it must never be given the policy's source.
     made: dict[str, ModuleType] = {}
 
     def find(wanted: str, *arguments: Any) -> ModuleType:

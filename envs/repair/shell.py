@@ -1,7 +1,7 @@
-"""A command in a folder of text files, run in the sandbox: what it says and what it leaves behind.
+"""Run a command in the sandbox, in a folder of text files; return its output and the files that it leaves.
 
-Invariant: what comes out of the sandbox is checked before it is believed, for the command may have written it. Not
-kept are links, modes, empty folders, files that are not UTF-8 and ``__pycache__``.
+Invariant: everything that comes out of the sandbox is checked, as the command may have forged it. Links, modes, empty
+folders, files that are not UTF-8 and ``__pycache__`` are not kept.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from turntree.envs.errors import ToolError
 from turntree.envs.sandbox.python_tool import CodeRunner
 
 MOST_FILES = 100
-"""Most files of a workspace."""
-MOST_BYTES = 200_000
-"""Most bytes of all files together."""
-REPORT_BYTES = 8 * MOST_BYTES
-"""Output of the sandbox that a report may need: JSON writes a character in six bytes at most."""
+MOST_BYTES = 200_000  #: of all files together
+REPORT_BYTES = 8 * MOST_BYTES  #: output of the sandbox for one report: JSON writes a character in at most six bytes
 _SHOWN = 6_000
 _TIME = re.compile(r"^(Ran \d+ tests?) in \d+\.\d+s$", re.MULTILINE)
 _BEFORE = "; the files are as they were before"
+#: program text that runs first in the sandbox and writes the workspace to its disk
 WRITE_FILES = """
 import json, os, sys
 given = json.loads({given!r})
@@ -34,7 +32,6 @@ for path, text in given["files"].items():
     with open(os.path.join(work, path), "w", encoding="utf-8", newline="") as file:
         file.write(text)
 """
-"""Begins what runs in the sandbox: the files of a workspace on its disk."""
 _RUN = """
 import shutil, subprocess
 os.makedirs(work, exist_ok=True)
@@ -71,24 +68,17 @@ print("\\n" + json.dumps({**result, "files": files if size <= given["most"] else
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a command did."""
-
-    text: str
-    """What the model is shown."""
-    files: dict[str, str]
-    """The workspace after it, text by path."""
+    text: str  #: shown to the model
+    files: dict[str, str]  #: the workspace afterwards, text by path
 
 
 def run_command(runner: CodeRunner, command: str, files: Mapping[str, str]) -> Ran:
-    """Run a command where the files are.
+    """Run a bash command on a workspace (text by path).
 
-    Args:
-        runner: Runs Python code afresh, with room for ``REPORT_BYTES`` of output.
-        command: For bash.
-        files: The workspace, text by path.
+    ``runner`` must run fresh Python code and allow ``REPORT_BYTES`` of output.
 
     Raises:
-        ToolError: If the command did not end by itself, or what it left is no workspace.
+        ToolError: If the command did not end by itself, or left something that is no workspace.
         SandboxError: If the sandbox failed.
     """
     given = {"command": command, "files": dict(files), "most": MOST_BYTES, "shown": _SHOWN // 2}
@@ -104,14 +94,12 @@ def run_command(runner: CodeRunner, command: str, files: Mapping[str, str]) -> R
 
 
 def check_files(files: Any, *, size: int = 0) -> dict[str, str]:
-    """A workspace, if it is one.
+    """Return ``files`` if they are a valid workspace (text by relative path).
 
-    Args:
-        files: Text by path, relative to the workspace.
-        size: Their reported bytes, where they are left out because they are too many.
+    ``size`` is their reported number of bytes if the files themselves were left out as too large.
 
     Raises:
-        ToolError: If it has too many files or bytes, a path that leads out of it, or text that UTF-8 does not have.
+        ToolError: If it has too many files or bytes, a path outside the workspace, or text that UTF-8 cannot encode.
     """
     counted = 0
     for path, text in files.items():
@@ -127,7 +115,7 @@ def check_files(files: Any, *, size: int = 0) -> dict[str, str]:
 
 
 def _shown(report: Mapping[str, Any]) -> str:
-    """A command's output without the duration of tests, so that the same run prints the same twice."""
+    # The duration of tests is removed, so that the same run prints the same text twice.
     half = _SHOWN // 2
     text, end, cut = str(report["text"])[:half], str(report["end"])[-half:], int(report["length"]) - _SHOWN
     text = _TIME.sub(r"\1", (f"{text}\n[... {cut} characters left out ...]\n{end}" if cut > 0 else text + end).rstrip())

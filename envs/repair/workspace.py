@@ -1,7 +1,7 @@
-"""Files that a policy finds, edits and tries out: a shell, an editor, a reader.
+"""Give the policy files to read, edit and run: a shell, an editor, a reader.
 
-The files are text in this process and lie on a disk only while a command runs, in the sandbox's own folder; so
-snapshots and forks of an episode have them. A command that fails to end leaves them as they were.
+The files are text in this process and lie on disk only while a command runs, in the sandbox's own folder. Snapshots and
+forks of an episode therefore contain them. A command that fails to end leaves them unchanged.
 """
 
 from __future__ import annotations
@@ -11,35 +11,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turntree.envs.errors import ToolError
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import ToolError, nearest_hint
 from turntree.envs.repair.shell import REPORT_BYTES, check_files, run_command
 from turntree.envs.sandbox.python_sandbox import PythonSandbox
 from turntree.envs.sandbox.settings import Isolation, SandboxLimits
 from turntree.envs.tools.tool import tool
 from turntree.envs.tools.toolset import Toolset
 
-_LINES = 200
-"""Most lines shown at once."""
-_WIDTH = 200
-"""Most characters shown of a line."""
+_LINES = 200  #: lines shown at once
+_WIDTH = 200  #: characters shown of a line
 
 
 def base_python() -> str:
-    """The interpreter behind a virtual environment, which does not show the packages installed there."""
+    # The base interpreter does not see the packages of the virtual environment.
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 class Workspace(Toolset):
-    """A folder of text files with tools; ``files`` is what is in it, text by path."""
+    """Hold a folder of text files (``files``, text by path) with tools to change them."""
 
     def __init__(
         self, *, seconds: float = 10.0, isolation: Isolation | str = Isolation.AUTO, python: str | None = None
     ) -> None:
-        """Choose the confinement.
+        """Choose the isolation.
 
         Args:
-            seconds: Most that a command takes.
+            seconds: Deadline of one command.
             isolation: How commands are isolated, see ``PythonSandbox``.
             python: The interpreter in the sandbox; ``None`` takes ``base_python()``.
         """
@@ -103,11 +100,10 @@ class Workspace(Toolset):
         return text if first + len(shown) > last else f"{text}\n[... lines {first + len(shown)} to {last} ...]"
 
     def make_runner(self) -> PythonSandbox:
-        """A sandbox that shows this machine's packages to nobody."""
         return PythonSandbox(packages=False, **self._settings)
 
     def exposure(self) -> str:
-        """How a command could read the right programs, unless the isolation that allows it was requested by name.
+        """Return how a command could read the right programs; empty if it cannot, or if the caller allowed it.
 
         Raises:
             SandboxError: If commands cannot be confined here.
@@ -125,7 +121,6 @@ class Workspace(Toolset):
             return ""
 
     def close(self) -> None:
-        """End the processes."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()

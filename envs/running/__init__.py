@@ -1,4 +1,1 @@
-"""Execution of tool calls: threads, deadlines, cached results, time; snapshots of a running episode.
-
-Not here: what a tool is (``tools``).
-"""
+"""Execution of tool calls (threads, deadlines, cached results) and snapshots of running episodes."""

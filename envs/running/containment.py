@@ -1,9 +1,7 @@
-"""Code of an environment, whatever it raises: it breaks an episode, never the process that plays it.
+"""Contain an environment's code: whatever it raises ends an episode, but never the process that runs it.
 
-Invariant: what leaves ``contain`` is an ``Exception``, or the user's Ctrl-C. ``SystemExit`` would end a command with a
-status of the environment's choice, and ``CancelledError`` would look like a cancellation of whoever waits.
-Not covered: what ends the process without asking Python, such as a signal or a crash of compiled code. Code that may do
-so belongs in ``turntree.envs.sandbox``.
+Invariant: only an ``Exception`` or the user's Ctrl-C leaves ``contain``. Not covered: code that ends the process
+without asking Python, by a signal or a crash of compiled code. Run such code in ``turntree.envs.sandbox``.
 """
 
 from __future__ import annotations
@@ -23,12 +21,13 @@ _leave_process = os._exit
 def contain(call: Callable[[], _T]) -> _T:
     """Return what ``call`` returns.
 
-    ``os._exit`` of its own thread raises ``SystemExit`` meanwhile; a process that it forks still ends by it.
+    While it runs, ``os._exit`` in its thread raises ``SystemExit``; a process that it forks can still end that way.
 
     Raises:
-        Exception: What it raised, as by ``contained``.
+        Exception: As converted by ``contained``.
         KeyboardInterrupt: The user's.
     """
+    # Replaced for good, because another thread may be inside contain when this one leaves it.
     os._exit = _exit
     outer = getattr(_contained, "process", 0)
     _contained.process = os.getpid()
@@ -41,14 +40,14 @@ def contain(call: Callable[[], _T]) -> _T:
 
 
 def contained(error: BaseException) -> Exception:
-    """Return the ``Exception`` that stands for an error: itself, or an ``Escape``.
+    """Convert any exception to an ``Exception``: itself, or an ``Escape`` raised from it.
 
     Raises:
-        KeyboardInterrupt: The error, if it is one of the main thread, where Python raises the user's.
+        KeyboardInterrupt: If it comes from the main thread, where Python raises the user's.
     """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
-    # An asyncio future refuses StopIteration, and who waits for it would wait forever.
+    # asyncio refuses to set StopIteration on a future, so whoever awaits the future would wait forever.
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     escape = Escape(f"{type(error).__name__}: {error}")
@@ -57,6 +56,7 @@ def contained(error: BaseException) -> Exception:
 
 
 def _exit(status: int) -> NoReturn:
+    # A forked child has inherited the thread's mark but has another process id: it may really exit.
     if getattr(_contained, "process", 0) == os.getpid():
         raise SystemExit(f"os._exit({status})")
     _leave_process(status)

@@ -1,14 +1,11 @@
-"""Runs the tool calls of one turn: in order, within a deadline, with bounded output.
+"""Run the tool calls of one turn: in order, within a deadline, with bounded output.
 
-Invariant: the outcomes stand in the order of the calls, one for each, up to
-and including the first that failed; nothing is dropped silently.
+Invariant: there is one outcome per call, in the order of the calls, up to and including the first that failed.
 
-Without a deadline calls run one after another in the caller's thread. With one
-they run in the executor's own threads; neighbouring calls that share no state
-run at once. Python cannot stop a thread: the result of a late call is ignored,
-so a late call with state counts as an infrastructure failure,
-and one without is reported to the model. Code that must be stopped belongs in
-``turntree.envs.sandbox``.
+Without a deadline, calls run one after another in the caller's thread. With a deadline they run in the executor's
+threads, and adjacent calls that share no state run concurrently. Python cannot stop a thread, so the result of a
+late call is ignored. A late call that has state is an infrastructure failure; without state, the model gets an
+error. Code that must be stopped belongs in ``turntree.envs.sandbox``.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ MAX_OUTPUT = 100_000
 
 
 class ToolFailure(EnvError, TimeoutError):
-    """A tool with state was late, or the executor had no thread for a call: no verdict on the policy."""
+    """A tool with state missed its deadline, or the executor had no free thread: no verdict on the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +36,16 @@ class Job:
 
     name: str
     run: Callable[[], str]
-    """Runs it."""
-    shares_state: bool
-    """Whether the tool keeps state, so that it must not run beside others of the episode."""
+    shares_state: bool  #: the tool keeps state, so no other call of the episode may run at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The outcome of a call."""
 
-    text: str = ""
-    """The result, cut to the executor's limit; empty if there is an error."""
-    error: Exception | None = None
-    """What the tool raised; a ``ToolError`` is the model's fault."""
-    late: bool = False
-    """Whether ``error`` says that the deadline passed."""
+    text: str = ""  #: the result, cut to the executor's limit; empty if there is an error
+    error: Exception | None = None  #: raised by the tool; a ``ToolError`` is the model's fault
+    late: bool = False  #: whether ``error`` means that the deadline passed
 
     @property
     def failed(self) -> bool:
@@ -67,15 +59,16 @@ class ToolExecutor:
     def __init__(
         self, *, seconds: float | None = None, max_output: int | None = MAX_OUTPUT, max_workers: int = 256
     ) -> None:
-        """Choose the bounds.
+        """Set the limits.
 
         Args:
-            seconds: Deadline of one call, counted from its submission; ``None`` sets none.
-            max_output: Most characters of a result; the excess is cut out of its middle, with a mark. ``None``
-                cuts nothing.
+            seconds: Deadline of one call, counted from its submission; ``None`` means no deadline.
+            max_output: Maximum characters of a result. The excess is cut from the middle and replaced by a mark;
+                ``None`` means no limit.
+            max_workers: Maximum number of threads.
 
         Raises:
-            ValueError: If a bound is not positive.
+            ValueError: If a limit is not positive.
         """
         for name, bound in (("seconds", seconds), ("max_output", max_output), ("max_workers", max_workers)):
             if bound is not None and not bound > 0:
@@ -88,15 +81,16 @@ class ToolExecutor:
         """Run the calls of one turn.
 
         Args:
-            seconds: Time left to the episode; every call must end by then as well.
+            seconds: Time left for the episode; a second deadline for every call.
 
         Returns:
-            Outcomes in the same order; where a call failed, those after it may be missing.
+            Outcomes in the order of the calls; those after a failed call may be missing.
         """
         if self.seconds is None and seconds is None:
             return self._in_order(jobs, lambda job: self._outcome(job.run))
         end = None if seconds is None else monotonic() + seconds
         outcomes: list[Outcome] = []
+        # Adjacent calls without state run together; a call with state runs alone, after everything before it.
         for shares_state, group in itertools.groupby(jobs, key=lambda job: job.shares_state):
             if shares_state:
                 outcomes += self._in_order(list(group), lambda job: self._together([job], end)[0])
@@ -107,7 +101,7 @@ class ToolExecutor:
         return outcomes
 
     def close(self) -> None:
-        """Release the threads; late calls are not waited for."""
+        """Release the threads without waiting for late calls."""
         if "_pool" in vars(self):
             self._pool.shutdown(wait=False, cancel_futures=True)
             del self._pool
@@ -141,15 +135,16 @@ class ToolExecutor:
         started.set()
         return self._outcome(job.run)
 
-    def _wait(self, job: Job, future: Future[Outcome], started: Event, begun: float, deadline: float) -> Outcome:
+    def _wait(self, job: Job, future: Future[Outcome], started: Event, submitted: float, deadline: float) -> Outcome:
         try:
             return future.result(timeout=max(0.0, deadline - monotonic()))
         except TimeoutError:
             self._pool.give_up(future)
+        # The call never started, so the policy is not to blame.
         if not started.is_set():
             busy = f"all {self.max_workers} threads were busy until the deadline of tool {job.name!r}"
             return Outcome(error=ToolFailure(f"{busy}; raise max_workers or seconds"), late=True)
-        message = f"{job.name} took longer than {deadline - begun:.3g} s and was given up"
+        message = f"{job.name} took longer than {deadline - submitted:.3g} s and was abandoned"
         return Outcome(error=ToolFailure(message) if job.shares_state else ToolError(message), late=True)
 
     def _outcome(self, run: Callable[[], str]) -> Outcome:
@@ -163,7 +158,7 @@ def cut(text: str, max_length: int | None) -> str:
     """Shorten a text to its beginning and its end, with a mark between them.
 
     Args:
-        max_length: Characters that stay, the mark not counted; ``None`` keeps all.
+        max_length: Characters to keep, not counting the mark; ``None`` keeps all.
 
     >>> cut("abcdefgh", 4)
     'ab\\n[... 4 characters left out ...]\\ngh'

@@ -1,17 +1,8 @@
-"""A cache of tool results.
+"""A cache of tool results. Sibling rollouts and later epochs of a task reach the same points repeatedly.
 
-A call of a tool declared deterministic is answered from the cache if the
-same call was made before at the same point: the same kind of environment, the
-same task, and the same earlier tool calls and answers of the policy, in the
-same order. Sibling rollouts and later epochs of a task reach such points
-repeatedly.
-
-Invariant: no other tool is ever answered from the cache. ``@tool(deterministic=True)``
-is the author's assertion that the result depends on nothing else (no clock, no
-network, no random numbers, not on ``reset``'s seed) and that the tool changes
-nothing: a call answered from the cache is not executed.
-
-Off unless an environment is given a ``ResultMemo``. Errors are not cached.
+A call of a deterministic tool is answered from the cache if the same call was made before at the same point: in the
+same class of environment, for the same task, after the same tool calls and answers of the policy. The cached call is
+not executed. Other tools are never answered from the cache, and errors are not cached.
 """
 
 from __future__ import annotations
@@ -26,10 +17,12 @@ from turntree.envs.task import Task
 
 
 class ResultMemo:
-    """Results by the history that led to them. Environments with the same arguments may share one, in any thread.
+    """Tool results by the history that led to them; for ``@tool(deterministic=True)`` only.
+
+    Environments with the same arguments may share one, in any thread. Without a ``ResultMemo`` nothing is cached.
 
     Args:
-        max_results: Most results kept; the least recently used go first.
+        max_results: Maximum number of results; the least recently used are evicted.
 
     Example:
         >>> memo = ResultMemo(2)
@@ -40,13 +33,13 @@ class ResultMemo:
 
     def __init__(self, max_results: int) -> None:
         if max_results < 1:
-            raise ValueError(f"a memo keeps at least one result, got max_results={max_results}")
+            raise ValueError(f"max_results must be at least 1, got {max_results}")
         self._max = max_results
         self._lock = threading.Lock()
         self._results: OrderedDict[str, str] = OrderedDict()
 
     def get(self, point: str) -> str | None:
-        """The result cached at ``point``, or ``None``."""
+        """Return the result cached at ``point``, or ``None``."""
         with self._lock:
             result = self._results.get(point)
             if result is not None:
@@ -63,17 +56,17 @@ class ResultMemo:
 
 
 def beginning(kind: str, task: Task) -> str:
-    """The history of an episode at its beginning: a digest."""
+    """Return the digest of an episode's history at its beginning."""
     return _digest(kind, task.id, task.prompt, task.answer, repr(sorted(task.metadata.items())))
 
 
 def after_call(history: str, call: ToolCall) -> str:
-    """The history after ``call``; also the name of the point at which it is made."""
+    """Return the digest of the history after ``call``, which also identifies the point of the call."""
     return _digest(history, "call", call.name, json.dumps(call.arguments, sort_keys=True, default=repr))
 
 
 def after_words(history: str, text: str) -> str:
-    """The history after the policy's turn ``text`` and the environment's own answer."""
+    """Return the digest of the history after a turn without calls and the environment's answer."""
     return _digest(history, "words", text)
 
 
@@ -81,6 +74,7 @@ def _digest(*parts: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
+        # The length separates the parts: ("ab", "c") and ("a", "bc") differ.
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""Calls of pure tools made before it is known that the policy makes them.
+"""Speculative tool calls: calls of pure tools that run before the policy has made them.
 
-A result answers the very same call, byte for byte, of the first step of the environment that makes it, once. Invariant:
-only tools declared ``pure`` get here, whose calls leave no trace.
+A result is used once, by the first step that makes exactly this call. Invariant: only tools declared ``pure`` get
+here, because their calls leave no trace.
 """
 
 from __future__ import annotations
@@ -17,24 +17,20 @@ from turntree.envs.running.containment import contain
 
 
 class PureCall:
-    """A call that may come."""
-
     def __init__(self, run: Callable[[], str]) -> None:
         self._run = run
         self._future: Future[str] = Future()
+        # Seconds on the monotonic clock: submitted, started by a thread, ended, and wanted by the step (None: never).
         self.begun = self.ran = self.ended = monotonic()
-        """When it was asked to run ahead, when a thread began it, and when it ended, seconds."""
         self.used_at: float | None = None
-        """When the step wanted its result, seconds; ``None`` if it did not."""
 
     def __call__(self) -> None:
-        """Make it."""
         self.ran = monotonic()
         if not self._future.set_running_or_notify_cancel():
-            return  # it came before a thread was free
+            return  # cancelled: the policy made the call before a thread was free
         try:
             result = contain(self._run)
-        except Exception as error:  # raised where the result is wanted
+        except Exception as error:  # raised by result()
             self.ended = monotonic()
             self._future.set_exception(error)
         else:
@@ -42,14 +38,16 @@ class PureCall:
             self._future.set_result(result)
 
     def forget(self) -> bool:
-        """Whether it had not begun; then it never will."""
+        """Cancel the call; return whether it had not started."""
         return self._future.cancel()
 
     def result(self, seconds: float | None = None) -> str:
-        """Its result, now that it has come; the caller makes it if the call has not begun, failed, or is late.
+        """Wait for the result of a call that the policy has made.
+
+        Runs the call here if it has not started, has failed or is late.
 
         Args:
-            seconds: Deadline of a call. Made ahead it has no more time than otherwise, from its own begin on.
+            seconds: Deadline of a call, counted from its own start: running early gains no extra time.
         """
         if self._future.cancel():
             return self._run()
@@ -60,35 +58,34 @@ class PureCall:
         except TimeoutError:
             return self._run()
         late = seconds is not None and self.ended - self.ran > seconds
-        if late or not isinstance(error, ToolError | None):  # made again, it may succeed
+        # A failure of the speculative call may not be the tool's own, so run it again.
+        if late or not isinstance(error, ToolError | None):
             return self._run()
         self.used_at = wanted
         return self._future.result()
 
 
 class PureCalls:
-    """The calls of one environment that may come."""
+    """The speculative calls of one environment."""
 
     def __init__(self) -> None:
         self._calls: dict[str, PureCall] = {}
-        self.seconds: float | None = None
-        """Deadline of a call; ``None`` is none."""
+        self.seconds: float | None = None  # deadline of a call
 
     def add(self, call: ToolCall, run: Callable[[], str]) -> PureCall | None:
-        """A call that may come, to be made by whoever asked for it; ``None`` if it was asked for before."""
+        """Register a speculative call, which the caller must run; return ``None`` if it is already registered."""
         key = _key(call)
         if key in self._calls:
             return None
-        made = self._calls[key] = PureCall(run)
-        return made
+        self._calls[key] = PureCall(run)
+        return self._calls[key]
 
     def result(self, call: ToolCall, run: Callable[[], str]) -> str:
-        """The result of a call that has come."""
-        made = self._calls.get(_key(call))
-        return run() if made is None else made.result(self.seconds)
+        pure_call = self._calls.get(_key(call))
+        return run() if pure_call is None else pure_call.result(self.seconds)
 
     def close_step(self) -> None:
-        """Forget those that came."""
+        """Drop the calls whose results were used."""
         self._calls = {key: call for key, call in self._calls.items() if call.used_at is None}
 
 

@@ -1,7 +1,4 @@
-"""The state of a running episode as bytes, and environments that go on from it.
-
-Invariant: what no episode changes is shared and never written.
-"""
+"""Snapshots of a running episode as bytes. Invariant: state that no episode changes is shared and never written."""
 
 from __future__ import annotations
 
@@ -13,28 +10,28 @@ from turntree.envs.errors import SnapshotError
 
 
 class Snapshots:
-    """Snapshots of an environment; its attributes are the state, but for ``static_attributes``."""
+    """Snapshots of an environment: all its attributes except ``static_attributes``."""
 
+    #: attributes that no episode changes; not part of snapshots
     static_attributes: ClassVar[frozenset[str]] = frozenset()
-    """Attributes that no episode changes; snapshots omit them."""
+    #: Set it if a step has no effect outside the environment, so that copies of a running episode may try steps
+    #: (``fork``). Not inherited, because a subclass may add such effects.
     forkable: bool = False
-    """The author's assertion that a step has no effect outside the environment, so that copies of a running episode
-    may try steps that it may never take (``fork``). Every class makes it for itself."""
     _progress: Any
 
     def close_episode(self) -> None:
         """Release what the running episode holds."""
 
     def snapshot(self) -> bytes:
-        """The state of the running episode, the random generator included.
+        """Return the state of the running episode, including the random generator.
 
-        It is a pickle: restore only those that you have taken yourself. It holds every attribute that is not
-        among ``static_attributes``.
+        It is a pickle of every attribute except ``static_attributes``: restore only snapshots that you have taken
+        yourself.
         """
         return pickle.dumps((type(self).__qualname__, self._dynamic_attributes()))
 
     def restore(self, state: bytes) -> None:
-        """Restore a snapshot taken by an environment made with the same arguments.
+        """Restore a snapshot taken by an environment with the same constructor arguments.
 
         Raises:
             SnapshotError: If ``state`` is no snapshot of this class.
@@ -46,17 +43,18 @@ class Snapshots:
         if name != type(self).__qualname__:
             raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")
         self.close_episode()
+        # Attributes that were set after the snapshot must go, too.
         for attribute in self._dynamic_attributes():
             delattr(self, attribute)
         vars(self).update(attributes)
 
     def fork(self, state: bytes) -> Self:
-        """Another environment, in the state of a snapshot of this one; it shares what no episode changes.
+        """Return another environment in the state of a snapshot; it shares what no episode changes.
 
-        Its episode is closed by ``close_episode``; ``close`` is for what it shares.
+        End its episode with ``close_episode``; ``close`` would release what it shares.
 
         Raises:
-            SnapshotError: If this class is not ``forkable``, or as ``restore``.
+            SnapshotError: If this class is not ``forkable``, or ``state`` is no snapshot of it.
         """
         if not self.forkable:
             raise SnapshotError(
@@ -64,7 +62,7 @@ class Snapshots:
                 "True in the class if they have none"
             )
         fork = copy.copy(self)
-        fork._progress = None  # its toolsets belong to this episode, and restore() closes what is running
+        fork._progress = None  # restore() closes a running episode, and this one belongs to the original
         fork.restore(state)
         return fork
 

@@ -1,9 +1,8 @@
 """A thread pool for blocking work: tools, environments, sandboxes.
 
-Differs from ``ThreadPoolExecutor`` in two ways. Its threads do not keep the
-interpreter from ending, and a call that takes too long can be abandoned: its
-thread ends when the call does, and another takes its place at once.
-Not covered: an abandoned thread goes on running; Python cannot stop it.
+It differs from ``ThreadPoolExecutor`` in two ways. Its threads do not keep the interpreter from exiting, and a call
+that takes too long can be abandoned: another thread replaces its thread at once. Not covered: an abandoned call
+keeps running, because Python cannot stop a thread.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class _Work(NamedTuple):
 
 
 class WorkerPool(Executor):
-    """Threads started on demand, up to a bound.
+    """Threads started on demand, up to a maximum.
 
     Args:
-        max_workers: Most calls that run at once; further ones wait.
-        idle_seconds: How long a thread without work stays.
+        max_workers: Maximum number of concurrent calls; further calls wait.
+        idle_seconds: How long a thread without work stays alive.
 
     Example:
         >>> with WorkerPool(2) as pool:
@@ -38,7 +37,7 @@ class WorkerPool(Executor):
 
     def __init__(self, max_workers: int = 256, *, idle_seconds: float = 10.0) -> None:
         if max_workers < 1:
-            raise ValueError(f"a pool needs at least one worker, got max_workers={max_workers}")
+            raise ValueError(f"max_workers must be at least 1, got {max_workers}")
         self.max_workers = max_workers
         self._idle_seconds = idle_seconds
         self._changed = threading.Condition()
@@ -50,7 +49,7 @@ class WorkerPool(Executor):
 
     @property
     def num_threads(self) -> int:
-        """Number of live threads, abandoned ones not counted."""
+        """Number of live threads, without abandoned ones."""
         return self._threads
 
     @property
@@ -69,6 +68,7 @@ class WorkerPool(Executor):
             if self._closed:
                 raise RuntimeError("the pool is shut down")
             self._waiting.append(work)
+            # An idle thread that was notified counts as idle until it wakes up, so compare with all waiting calls.
             if self._idle >= len(self._waiting):
                 self._changed.notify()
             else:
@@ -76,7 +76,7 @@ class WorkerPool(Executor):
         return work.future
 
     def give_up(self, future: Future[Any]) -> None:
-        """Abandon a call: it is cancelled if it waits, and no longer counted if it runs."""
+        """Abandon a call: cancel it if it has not started, else stop counting it."""
         if future.cancel():
             return
         with self._changed:
@@ -91,7 +91,7 @@ class WorkerPool(Executor):
 
         Args:
             wait: Whether to wait until the accepted calls have ended, except abandoned ones.
-            cancel_futures: Whether to cancel the calls that have not begun.
+            cancel_futures: Whether to cancel the calls that have not started.
         """
         with self._changed:
             self._closed = True
@@ -120,10 +120,10 @@ class WorkerPool(Executor):
                 else:
                     work.future.set_result(result)
             with self._changed:
-                if work.future not in self._running:  # abandoned: another thread has taken this one's place
+                if work.future not in self._running:  # abandoned: another thread has replaced this one
                     return
                 self._running.discard(work.future)
-            del work
+            del work  # an idle thread must not keep the call's arguments alive
 
     def _next(self) -> _Work | None:
         with self._changed:

@@ -1,4 +1,4 @@
-"""Isolation of untrusted code."""
+"""Isolation of untrusted code. ``python_sandbox`` describes what is covered and what is not."""
 
 from turntree.envs.errors import SandboxError
 from turntree.envs.sandbox.docker_sandbox import DockerSandbox

@@ -1,8 +1,8 @@
-"""Execution of pieces of code as the module ``__main__``, inside of the sandbox.
+"""Runs pieces of code as the module ``__main__``, inside the sandbox.
 
-A run ends as a script does: its threads are waited for, what it registered with ``atexit`` is called and its objects
-are let go. In a session that happens to forked children alone. Different from a script: the value of a last
-expression is printed, and there is no ``__file__``.
+A run ends like a script: its threads are joined, its ``atexit`` functions are called and its objects are released.
+In a session this happens only in forked children. Differences from a script: the value of a last expression is
+printed, and there is no ``__file__``.
 """
 
 from __future__ import annotations
@@ -23,31 +23,26 @@ from typing import Any, NamedTuple
 
 from turntree.envs.sandbox import frames
 
+#: The only ``from __future__`` import that changes something in Python 3.
 _FUTURE = __future__.annotations.compiler_flag
-"""The one statement ``from __future__ import ...`` that changes something in Python 3."""
 
 
 class Ended(NamedTuple):
-    """How a piece of code ended."""
-
-    status: str
-    """``ok``, ``error`` or ``memory``."""
-    error: str = ""
-    """A traceback, or empty."""
-    exit_code: int = 0
-    """That of a script that ends so."""
+    status: str  #: ``ok``, ``error`` or ``memory``
+    error: str = ""  #: a traceback, or empty
+    exit_code: int = 0  #: exit code of a script that ends this way
 
 
 def serve_cells(requests: int, results: int, *, session: bool, error_chars: int) -> int:
-    """Run the code of every request, or of one, and report how it ended.
+    """Run the code of every request (in a session) or of one request, and report how it ended.
 
-    The report explains an end; whether it was a success is decided by the process's exit code.
+    The report only explains the end; the process's exit code decides whether the run succeeded.
 
     Args:
         requests: Descriptor that delivers ``{"code": ...}``.
         results: Descriptor that receives ``{"status": ..., "error": ...}``.
-        session: Whether to wait for the next request afterwards.
-        error_chars: Characters of an error that are reported: its end.
+        session: Whether to wait for another request afterwards.
+        error_chars: Characters of an error to report; the end is kept.
 
     Returns:
         The exit code: 1 if the only piece of code failed.
@@ -59,7 +54,7 @@ def serve_cells(requests: int, results: int, *, session: bool, error_chars: int)
     while True:
         try:
             code = frames.read(requests)["code"]
-        except (frames.Closed, OSError):  # an OSError where the code closed it
+        except (frames.Closed, OSError):  # OSError: the code has closed the descriptor
             return 0
         number += 1
         ended, flags = run_cell(code, vars(main), f"<cell {number}>", flags)
@@ -79,14 +74,15 @@ def serve_cells(requests: int, results: int, *, session: bool, error_chars: int)
 
 
 def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) -> tuple[Ended, int]:
-    """Run one piece of code; the value of a last expression is printed, as a notebook does.
+    """Run one piece of code; print the value of a last expression, as a notebook does.
 
     Args:
-        flags: Those of ``from __future__`` in the pieces before.
+        flags: Compiler flags from the ``from __future__`` imports of earlier pieces.
 
     Returns:
-        The end, and the flags for the next piece.
+        How it ended, and the flags for the next piece.
     """
+    # Tracebacks show lines of the code although it is in no file.
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     ended = Ended("ok")
     try:
@@ -115,7 +111,8 @@ def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) ->
 
 
 def finish() -> None:
-    """End as the interpreter does, but for the process itself. Nothing else may refer to the module ``__main__``."""
+    """Shut down like the interpreter, but keep the process. Nothing else may refer to the module ``__main__``."""
+    # The order of Py_FinalizeEx: threads, atexit, then the module's objects with their finalisers.
     steps = (threading._shutdown, atexit._run_exitfuncs, lambda: sys.modules.pop("__main__"), gc.collect)  # type: ignore[attr-defined]
     for step in steps:
         with contextlib.suppress(BaseException):
@@ -124,7 +121,7 @@ def finish() -> None:
 
 
 def _flush() -> str:
-    """Write out what was printed; returns the first error, for the code may have closed or replaced the streams."""
+    # Returns the first error: the code may have closed or replaced the streams.
     errors = []
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,8 +1,7 @@
-"""Execution of Python code in a Docker container: the opt-in for stronger isolation.
+"""Runs Python code in a Docker container: opt-in, for stronger isolation.
 
-Covered by Docker: files, processes, network, memory and process count. The
-deadline is enforced here: the container is killed by name. Not covered: holes in
-the kernel or in Docker; sessions; the size of a file other than by memory.
+Docker limits files, processes, network, memory and process count. This module enforces the deadline: it kills the
+container by name. Not covered: holes in the kernel or in Docker, sessions, a limit on file size other than memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from turntree.envs.errors import SandboxError
 from turntree.envs.sandbox.settings import CodeResult, CodeStatus, SandboxLimits
 
 _DOCKER_FAILED = (125, 126, 127)
-_KILLED = 137
+_KILLED = 137  #: SIGKILL, in practice by the memory limit
 
 
 class DockerSandbox:
@@ -35,7 +34,7 @@ class DockerSandbox:
 
         Args:
             image: Image that contains a ``python``.
-            start_seconds: Time that Docker may take to set a container up.
+            start_seconds: Time that Docker may take to start a container.
         """
         self.image = image
         self.limits = limits or SandboxLimits()
@@ -43,7 +42,7 @@ class DockerSandbox:
         self.start_seconds = start_seconds
 
     def command(self, name: str) -> list[str]:
-        """The command line that runs a container called ``name`` with code from standard input."""
+        """Return the command line that runs a container called ``name`` with code from standard input."""
         limits = self.limits
         return [
             *(self.docker, "run", "--rm", "--interactive", "--pull=never", f"--name={name}", "--network=none"),
@@ -67,6 +66,7 @@ class DockerSandbox:
             )
         except OSError as error:
             raise SandboxError(f"cannot run {self.docker!r}: {error}; install Docker or use PythonSandbox") from error
+        # Threads read the streams while the code runs: a full pipe would block the container.
         out, err = Head(process.stdout, self.limits.output_bytes), Head(process.stderr, self.limits.output_bytes)
         assert process.stdin is not None
         with contextlib.suppress(OSError):
@@ -82,7 +82,8 @@ class DockerSandbox:
             head.join(timeout=self.start_seconds)
         if not late and exit_code in _DOCKER_FAILED:
             raise SandboxError(f"Docker could not run {self.image}: {err.text.strip()[-500:]}")
-        status = CodeStatus.TIMEOUT if late else _status(exit_code)
+        ended = {0: CodeStatus.OK, _KILLED: CodeStatus.MEMORY}.get(exit_code, CodeStatus.ERROR)
+        status = CodeStatus.TIMEOUT if late else ended
         reason = {
             CodeStatus.TIMEOUT: f"stopped after {self.limits.seconds:g} s",
             CodeStatus.MEMORY: "killed, most likely for its memory",
@@ -97,7 +98,7 @@ class DockerSandbox:
     def _kill(self, name: str, process: subprocess.Popen[bytes]) -> int:
         command = [self.docker, "kill", name]
         killed = subprocess.run(command, capture_output=True, timeout=self.start_seconds, check=False)
-        process.kill()
+        process.kill()  # the docker client, which may outlive its container
         exit_code = process.wait()
         if killed.returncode:
             raise SandboxError(f"container {name} could not be killed: {killed.stderr.decode(errors='replace')[-500:]}")
@@ -105,7 +106,7 @@ class DockerSandbox:
 
 
 class Head(threading.Thread):
-    """Reads a stream to its end and keeps the beginning, and the end where ``tail`` says how much of it."""
+    """Reads a stream to its end in a thread; keeps the first ``limit`` bytes and the last ``tail`` bytes."""
 
     def __init__(self, stream: IO[bytes] | None, limit: int, *, tail: int = 0) -> None:
         super().__init__(daemon=True)
@@ -116,7 +117,6 @@ class Head(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Read."""
         with self._stream as stream:
             while data := stream.read1(1 << 16):  # type: ignore[attr-defined]
                 room = max(0, self._limit - len(self._kept))
@@ -128,12 +128,5 @@ class Head(threading.Thread):
 
     @property
     def text(self) -> str:
-        """What is kept so far."""
         left_out = f"\n[... {self.dropped} bytes ...]\n".encode() if self.dropped and self._last else b""
         return (self._kept + left_out + self._end).decode("utf-8", "replace")
-
-
-def _status(exit_code: int) -> CodeStatus:
-    if exit_code == 0:
-        return CodeStatus.OK
-    return CodeStatus.MEMORY if exit_code == _KILLED else CodeStatus.ERROR

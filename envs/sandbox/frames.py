@@ -1,6 +1,6 @@
-"""Length-prefixed JSON over file descriptors, the protocol of the sandbox's processes.
+"""Length-prefixed JSON over file descriptors, the protocol between the sandbox's processes.
 
-Imports nothing of the project: it is loaded inside of the sandbox too.
+Imports nothing of the project, because it is loaded inside the sandbox too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 _HEADER = struct.Struct("!I")
-_MAX_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28  # of messages between trusted processes
 
 
 class Closed(Exception):
@@ -19,17 +19,17 @@ class Closed(Exception):
 
 
 class Collector:
-    """A message that arrives in pieces from an untrusted side."""
+    """Collects one message that arrives in pieces from an untrusted side."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._data = bytearray()
 
     def take(self, data: bytes) -> dict[str, Any] | None:
-        """Add received bytes; returns the message once it is whole. Bytes after it are dropped.
+        """Add received bytes and return the message once it is complete; bytes after it are dropped.
 
         Raises:
-            Closed: If it is not a message, or longer than the bound.
+            Closed: If it is not a message, or longer than the maximum.
         """
         self._data += data
         if len(self._data) < _HEADER.size:
@@ -40,28 +40,17 @@ class Collector:
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """The bytes of one message."""
     payload = json.dumps(message).encode()
     return _HEADER.pack(len(payload)) + payload
 
 
 def write(descriptor: int, message: dict[str, Any]) -> None:
-    """Write one message.
-
-    Raises:
-        OSError: If there is no reader.
-    """
     data = memoryview(pack(message))
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def read(descriptor: int) -> dict[str, Any]:
-    """Read one message.
-
-    Raises:
-        Closed: If there is none.
-    """
     return _message(_exactly(descriptor, _length(_exactly(descriptor, _HEADER.size), _MAX_BYTES)))
 
 

@@ -1,4 +1,4 @@
-"""System calls that Python does not offer. Linux only; loaded inside of the sandbox too."""
+"""System calls that Python does not offer. Linux only; loaded inside the sandbox too."""
 
 from __future__ import annotations
 
@@ -35,11 +35,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int, what: str) -> int:
-    """``result`` of a system call.
-
-    Raises:
-        OSError: If it means that the call failed.
-    """
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -47,77 +42,72 @@ def checked(result: int, what: str) -> int:
 
 
 def call(number: int, *arguments: int | bytes | None) -> int:
-    """The result of a system call that libc has no function for."""
+    """Make a system call that libc has no function for."""
     return int(_libc.syscall(number, *arguments))
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces of the parent, as unshare(2)."""
     checked(_libc.unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount, as mount(2)."""
     text = [part.encode() or None for part in (source, target, kind, options)]
     checked(_libc.mount(text[0], text[1], text[2], ctypes.c_ulong(flags), text[3]), f"mount {target}")
 
 
 def make_read_only(target: str) -> None:
-    """Make a mount and all below it read-only, without set-user-id programs and devices (Linux 5.12)."""
+    """Make a mount and all mounts below it read-only, without set-user-id programs and devices (Linux 5.12)."""
     attributes = struct.pack("QQQQ", MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
     result = call(_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes))
     checked(result, f"mount_setattr {target}")
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Make ``new`` the root; the old one appears at ``old``."""
     checked(call(_PIVOT_ROOT[platform.machine()], new.encode(), old.encode()), "pivot_root")
 
 
 def detach(target: str) -> None:
-    """Unmount lazily."""
     checked(_libc.umount2(target.encode(), 2), f"umount {target}")
 
 
 def die_with_parent(number: int = 9) -> None:
-    """Ask the kernel to kill this process, by a signal, when its parent dies."""
     checked(_libc.prctl(_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parent dies."""
     checked(_libc.prctl(_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def keep_capabilities() -> None:
-    """Let this process have its capabilities still when it changes from root to another user."""
     checked(_libc.prctl(_KEEPCAPS, 1, 0, 0, 0), "PR_SET_KEEPCAPS")
 
 
 def renounce_privileges(*, but_to_read: bool = False) -> None:
-    """Drop all capabilities, for good; perhaps but the one to read files and folders whatever their mode."""
+    """Drop all capabilities for good; ``but_to_read`` keeps the one that reads any file and folder."""
     checked(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
-    header = struct.pack("Ii", 0x20080522, 0)
+    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     kept = but_to_read << _DAC_READ_SEARCH
     checked(_libc.capset(header, struct.pack("6I", kept, kept, kept, 0, 0, 0)), "capset")
-    if but_to_read:  # also for the programs that it starts
+    if but_to_read:  # ambient: programs that it starts keep the capability, too
         checked(_libc.prctl(_AMBIENT, _AMBIENT_RAISE, _DAC_READ_SEARCH, 0, 0), "PR_CAP_AMBIENT_RAISE")
 
 
 def filter_calls() -> bool:
-    """Refuse the system calls for sockets, mounts, tracing, namespaces, keys and the like, for good.
+    """Refuse, for good, system calls for sockets, mounts, tracing, namespaces, keys and the like.
 
-    Also those for memory that is charged to no process, and for signals that come without a sender.
+    Also refuses calls for memory that is charged to no process, and for signals without a sender.
 
     Returns:
-        Whether this machine's architecture is known and its kernel took the filter.
+        Whether the machine's architecture is known and its kernel accepted the filter.
     """
+    # A classic BPF program over struct seccomp_data: call number at offset 0, architecture at 4, arguments from 16 on.
+    # Opcodes: 0x20 load, 0x15 jump if equal, 0x35 jump if greater or equal, 0x54 and, 0x06 return.
     machine = platform.machine()
     if machine not in _DENIED:
         return False
     refused, missing, allowed = 0x50000 | 1, 0x50000 | 38, 0x7FFF0000  # EPERM, ENOSYS, allow
     denied = (*_DENIED[machine], *_HOARDS[machine], _TIMERS[machine], *_IO_URING, _MEMFD_SECRET)
-    by_argument = (  # call, its argument's number, mask of it, what it must not be
+    by_argument = (  # call, index of the argument, mask, refused value
         (_CLONE[machine], 0, CLONE_NEWUSER, CLONE_NEWUSER),
         (_FCNTL[machine], 1, 0xFFFFFFFF, _F_SETSIG),
         (_MMAP[machine], 3, _SHARED_ANONYMOUS, _SHARED_ANONYMOUS),
@@ -127,7 +117,7 @@ def filter_calls() -> bool:
         (0x15, 1, 0, _AUDIT_ARCH[machine]),
         (0x06, 0, 0, 0x80000000),  # kill on another architecture
         (0x20, 0, 0, 0),  # load the call's number
-        (0x35, 0, 1, 0x40000000),  # the x32 interface has numbers of its own
+        (0x35, 0, 1, 0x40000000),  # the x32 interface uses other call numbers
         (0x06, 0, 0, refused),
         (0x15, 0, 1, _CLONE3),  # its flags cannot be read here; libc falls back to clone
         (0x06, 0, 0, missing),

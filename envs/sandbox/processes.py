@@ -1,4 +1,4 @@
-"""The processes below this one, read from /proc. Loaded inside of the sandbox too."""
+"""The processes below this one, read from /proc. Loaded inside the sandbox too."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 
-_PATIENCE = 10.0
-"""Seconds within which killed processes must be gone, and stopped ones be stopped."""
+_PATIENCE = 10.0  #: seconds within which killed processes must be gone, and stopped processes must have stopped
 _HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
 _PARTS = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:", b"Private_Hugetlb:", b"Shared_Hugetlb:")
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids of all descendants of ``root``."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -33,11 +31,12 @@ def descendants(root: int) -> list[int]:
 
 
 def holds_more(pids: Iterable[int], bound: int) -> bool:
-    """Whether processes together hold more than ``bound`` bytes of memory, swapped out or not, without files.
+    """Return whether processes together hold more than ``bound`` bytes of memory, swapped or not, without files.
 
-    Pages shared by several of them count once: if the sum of what each holds is too much, the kernel is
-    asked for each one's share of every page.
+    Pages shared by several processes count once. The exact figure is expensive, so it is computed only if the simple
+    sum exceeds ``bound``.
     """
+    # smaps_rollup is slow: the kernel visits every page. status has the sums ready, but counts shared pages repeatedly.
     pids = list(pids)
     each = [_kilobytes(f"/proc/{pid}/status", _HELD) or 0 for pid in pids]
     if sum(each) << 10 <= bound:
@@ -47,10 +46,7 @@ def holds_more(pids: Iterable[int], bound: int) -> bool:
 
 
 def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
-    """Sum of the lines of a file of /proc that begin with one of ``names``; 0 where its process is gone.
-
-    ``None`` if the file may not be read, or lacks the lines.
-    """
+    # Sums the lines that begin with one of ``names``; 0 if the process is gone, None if the file cannot tell.
     try:
         with open(path, "rb") as file:
             lines = file.readlines()
@@ -63,8 +59,8 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
 
 
 def files_hold_more(folder: str, pids: Iterable[int], bound: int, *, count: int) -> bool:
-    """Whether a folder's files and open files without a name exceed ``bound`` bytes or ``count`` files."""
-    sizes: dict[tuple[int, int], int] = {}
+    """Return whether the folder's files and open deleted files exceed ``bound`` bytes or ``count`` files."""
+    sizes: dict[tuple[int, int], int] = {}  # by device and inode, so that hard links count once
     for found in itertools.chain(_lying_in(folder), *map(_open_without_name, pids)):
         sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
         if len(sizes) > count:
@@ -89,42 +85,36 @@ def _open_without_name(pid: int) -> Iterator[os.stat_result]:
 
 
 def freeze_descendants() -> bool:
-    """Stop all descendants of this process, every thread of them, until they are continued.
-
-    Returns:
-        Whether all are stopped.
-    """
+    """Stop all descendants of this process with all their threads; return whether all are stopped."""
     end = time.monotonic() + _PATIENCE
-    still: list[int] = []
+    stopped: list[int] = []
     while time.monotonic() < end:
         below = descendants(os.getpid())
         _signal(below, signal.SIGSTOP)
-        if not all(_stands_still(pid) for pid in below):
-            still = []
-        elif below == still:  # twice the same: none was born while its parent was being stopped
+        if not all(_is_still(pid) for pid in below):
+            stopped = []
+        elif below == stopped:  # two equal lists: no process was forked while its parent was being stopped
             return True
         else:
-            still = below
+            stopped = below
         time.sleep(0.0005)
     return False
 
 
 def thaw_descendants() -> None:
-    """Continue all descendants of this process."""
     _signal(descendants(os.getpid()), signal.SIGCONT)
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process exists and is stopped."""
     return _stat(f"/proc/{pid}/stat")[:1] == [b"T"]
 
 
 def ticks(pids: Iterable[int]) -> int:
-    """Processor time that processes have used, in clock ticks; those that are gone count as 0."""
+    """Return the CPU time of processes in clock ticks; processes that are gone count as 0."""
     return sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:13])) for pid in pids)
 
 
-def _stands_still(pid: int) -> bool:
+def _is_still(pid: int) -> bool:
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -133,7 +123,7 @@ def _stands_still(pid: int) -> bool:
 
 
 def _stat(path: str) -> list[bytes]:
-    """Fields of a file ``stat`` from the state on; empty if there is no such process."""
+    # Fields from the state on; the name before it may contain blanks and parentheses. Empty if the process is gone.
     try:
         with open(path, "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -148,15 +138,12 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def kill_descendants() -> bool:
-    """Kill all descendants of this process and reap them; it must be the one that adopts orphans.
-
-    Returns:
-        Whether all are gone.
-    """
+    """Kill and reap all descendants; return whether all are gone. Only for the process that adopts orphans."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         _signal(descendants(os.getpid()), signal.SIGKILL)
         try:
+            # Reap everything, or dead children would remain in the list; no child at all raises ChildProcessError.
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:

@@ -1,35 +1,33 @@
-"""Execution of untrusted Python code, isolated from the caller.
+"""Runs untrusted Python code, isolated from the caller.
 
 Covered, on Linux and without root:
 
 - no inherited environment variables, open files or working folder
-- wall time; processor time, file size and process count; bounded output
-- memory of all processes together, shared pages counted once; none can be allocated that belongs to no process
-  (no shared mappings without a file, no memfd, no System V segments)
-- every process that the code started is killed afterwards, whoever its parent is by then; in a session all are
-  stopped between two calls
-- how a run ended is taken from the kernel's report of its process. The process's own report only explains it
-- with namespaces (tried first): a file tree of its own in memory, with the system's and the interpreter's
-  libraries read-only; no other process and no network visible
-- without them, from Linux 5.13 on: Landlock, by which only the same files can be read, one folder written,
-  and (6.12) no process outside is signalled
-- a filter of system calls: no sockets, mounts, tracing, new namespaces, keys, BPF
-- a caller that is root: the code runs as a user id of its own; in an own process it may read the interpreter's and the
-  system's folders whatever their mode, if that user could not read the interpreter (only under Landlock and the filter)
+- limits on wall time, CPU time, file size, process count and output
+- a limit on the memory of all processes together, with shared pages counted once; no memory can be allocated outside
+  of processes (no shared mappings without a file, no memfd, no System V segments)
+- every process that the code started is killed afterwards, even if its parent has changed; in a session all
+  processes are stopped between two calls
+- the kernel's report of the process decides how a run ended; the process's own report only explains it
+- with namespaces (tried first): a separate file tree in memory with the system's and the interpreter's libraries
+  read-only; no other process and no network is visible
+- without namespaces, from Linux 5.13 on: Landlock, so only these files can be read, only one folder can be written,
+  and (from 6.12 on) no process outside can be signalled
+- a system-call filter: no sockets, mounts, tracing, new namespaces, keys, BPF
+- if the caller is root, the code runs under a separate user id. Without namespaces it may then read the interpreter's
+  and the system's folders whatever their mode, if that user could not read the interpreter (only under Landlock and
+  the filter)
 
-Where the kernel refuses namespaces ``isolation="auto"`` warns and uses an own process; the variable
-``TURNTREE_ISOLATION=namespaces`` forbids that.
+If the kernel refuses namespaces, ``isolation="auto"`` warns and uses a separate process. Set
+``TURNTREE_ISOLATION=namespaces`` to forbid that.
 
-Not covered: holes in the kernel, timing side channels, secrets inside of the
-interpreter's own folders or the system's. In an own process (``isolation`` then
-says ``process``): the names, owners and modes of files outside; without Landlock
-(``files`` then says ``True``) also their contents where the user may read them,
-world-writable folders and files in memory; before Linux 6.12 a
-caller that is not root shares its user, and so its process limit and its signals,
-with the code. Code in a session can end its own call early, and processes that the
-call before left running continue within the next one. Memory and the number of processes
-are checked twenty times a second. For hostile code on a machine that matters, use
-``DockerSandbox`` or a separate machine.
+Not covered: holes in the kernel, timing side channels, secrets inside the interpreter's or the system's folders. In a
+separate process (``isolation`` is then ``process``): names, owners and modes of files outside; without Landlock
+(``files`` is then ``True``) also the contents of files that the user may read, and world-writable folders; before
+Linux 6.12, a caller that is not root shares its user, and therefore its process limit and its signals, with the code.
+Code in a session can end its own call early, and processes left running by one call continue in the next. Memory and
+process count are checked twenty times per second. For hostile code on a machine that matters, use ``DockerSandbox``
+or a separate machine.
 """
 
 from __future__ import annotations
@@ -50,9 +48,9 @@ from turntree.envs.errors import SandboxError, SandboxTimeout
 from turntree.envs.sandbox import confinement, frames
 from turntree.envs.sandbox.settings import VARIABLE, CodeResult, CodeStatus, Isolation, SandboxLimits
 
-_GRACE = 15.0
-"""Seconds after a run's deadline within which the supervisor must answer."""
+_GRACE = 15.0  #: seconds after a run's deadline within which the supervisor must answer
 _START_SECONDS = 30.0
+# Stub packages: the supervisor imports the sandbox's modules without the __init__ files, which import everything.
 _BOOT = """
 import sys, types
 for name, path in (("turntree", []), ("turntree.envs", []), ("turntree.envs.sandbox", [{folder!r}])):
@@ -63,15 +61,16 @@ from turntree.envs.sandbox.supervisor import main
 main()
 """
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+# Numeric libraries start one thread per core, which would exceed the limit on processes and threads.
 _ENVIRONMENT |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 
 class IsolationWarning(UserWarning):
-    """Code is isolated less well than requested."""
+    """Code is isolated less strongly than requested."""
 
 
 class PythonSandbox:
-    """Runs one piece of Python code after another. The module lists what is covered.
+    """Runs pieces of Python code one after another; the module's docstring lists what is covered.
 
     Example:
         >>> with PythonSandbox() as sandbox:
@@ -88,14 +87,14 @@ class PythonSandbox:
         packages: bool = True,
         python: str = sys.executable,
     ) -> None:
-        """Choose the confinement; processes are started with the first run.
+        """Configure the sandbox; the first run starts its processes.
 
         Args:
             isolation: How code is isolated; the variable ``TURNTREE_ISOLATION`` may define what ``auto`` means.
-            session: Whether variables, threads and processes persist from run to run, until a run is stopped or
-                dies; between two runs they are stopped. Without it every run starts afresh.
-            packages: Whether the code may import packages installed beside this interpreter.
-            python: Interpreter that runs the code, 3.10 or newer; another one than this needs ``packages=False``.
+            session: Whether variables, threads and processes persist from run to run, until a run is stopped or dies.
+                They are stopped between runs. Without a session every run starts from scratch.
+            packages: Whether the code may import packages installed for this interpreter.
+            python: Interpreter that runs the code, 3.10 or newer; any other than this one needs ``packages=False``.
         """
         self.limits = limits or SandboxLimits()
         self.wanted = Isolation.wanted(isolation)
@@ -122,7 +121,7 @@ class PythonSandbox:
         """Run ``code`` and wait until it ends.
 
         Raises:
-            SandboxError: If the code could not be confined, or the supervisor was lost.
+            SandboxError: If the code could not be confined, or the supervisor died.
         """
         with self._lock:
             process = self._process or self._start(warn=True)
@@ -142,14 +141,14 @@ class PythonSandbox:
         """Start the supervisor, so that ``isolation``, ``network`` and ``files`` are known.
 
         Raises:
-            SandboxError: If code could not be confined.
+            SandboxError: If code cannot be confined.
         """
         with self._lock:
             if self._process is None:
                 self._start(warn=False)
 
     def close(self) -> None:
-        """End the session and all its processes; a later ``run`` starts afresh."""
+        """End the session and all its processes; a later ``run`` starts from scratch."""
         with self._lock:
             self._leave()
 
@@ -169,6 +168,7 @@ class PythonSandbox:
         boot = _BOOT.format(folder=str(Path(__file__).parent))
         try:
             process = subprocess.Popen(
+                # -I and -S: no environment variables, no user's or installed packages, and no .pth files at the start.
                 [self.python, "-I", "-S", "-c", boot],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -192,27 +192,26 @@ class PythonSandbox:
         self.isolation = Isolation(answer["isolation"])
         self.network, self.files, self.refused = answer["network"], answer["files"], answer["refused"]
         if warn and self.wanted is not self.isolation and self.isolation is Isolation.PROCESS:
-            remedy = f"allow user namespaces, take DockerSandbox, or set {VARIABLE}=namespaces to forbid this"
+            remedy = f"allow user namespaces, use DockerSandbox, or set {VARIABLE}=namespaces to make this an error"
             warnings.warn(f"{self.weakness()}; {remedy}", IsolationWarning, stacklevel=3)
         return process
 
     def weakness(self) -> str:
-        """How isolation is weaker than namespaces, and why; empty if they are in force."""
+        """Describe how isolation is weaker than namespaces, and why; empty if namespaces are in force."""
         if self.isolation is not Isolation.PROCESS:
             return ""
-        seen = "can read every file that its user may read, the answers of data sets among them"
+        seen = "it can read every file that its user may read, including the answers of data sets"
         return (
-            f"code runs in an own process, without namespaces ({self.refused or 'as it was wanted'}), "
-            f"and {seen if self.files else 'Landlock keeps the files of this machine from it'}"
+            f"code runs in a separate process without namespaces ({self.refused or 'as requested'}), "
+            f"and {seen if self.files else 'Landlock hides the files of this machine'}"
         )
 
     def shows(self, path: Path) -> bool:
-        """Whether a path lies in a folder that the code can read, however it is isolated."""
+        """Return whether a path lies in a folder that the code can read under every kind of isolation."""
         shown = (*confinement.SYSTEM, *interpreter_folders(self.python), *self._folders())
         return any(path.resolve().is_relative_to(os.path.realpath(folder)) for folder in shown)
 
     def _folders(self) -> list[str]:
-        """Folders of packages that the code may import."""
         return _package_folders() if self.packages else []
 
     def _ask(self, process: subprocess.Popen[bytes], message: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -235,12 +234,12 @@ class PythonSandbox:
             self._leave()
             raise SandboxError(
                 f"code cannot be confined here with isolation={str(self.wanted)!r}: {answer['failed']}; "
-                "give python= an interpreter that every user may read, or take DockerSandbox"
+                "set python= to an interpreter that every user may read, or use DockerSandbox"
             )
         return answer
 
     def _leave(self, *, patience: float = _GRACE) -> None:
-        """End the supervisor, which ends everything below it."""
+        # Ending the supervisor ends everything below it.
         process, self._process = self._process, None
         if process is None:
             return
@@ -257,7 +256,7 @@ class PythonSandbox:
 
 
 def interpreter_folders(python: str) -> list[str]:
-    """The paths that an interpreter must be able to read, below ``/`` and ``/usr``, which are kept anyway."""
+    """Return the folders that an interpreter must read, except ``/`` and ``/usr``, which are always readable."""
     roots = {Path(os.path.realpath(python)).parent.parent, Path(python).parent.parent}
     if python == sys.executable:
         roots |= {Path(sys.base_prefix), Path(os.path.realpath(sys.base_prefix)), Path(sys.prefix)}

@@ -1,9 +1,7 @@
-"""The tool ``python``: the policy's own code, in a sandbox.
+"""The tool ``python``: the policy's own code in a sandbox (``turntree.envs.sandbox.python_sandbox``).
 
-The printed output is the result. An exception, a deadline or a limit is an
-error for the model, its output included; a line on the error stream is not. If
-the sandbox itself fails, the episode does. The isolation is described
-in ``turntree.envs.sandbox.python_sandbox``.
+The result is the printed output. An exception, a deadline or a limit is an error for the model, with its output; a
+line on the error stream is not. If the sandbox itself fails, the episode fails.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ from turntree.envs.tools.toolset import Toolset
 
 
 class CodeRunner(Protocol):
-    """The interface of a code runner: ``PythonSandbox``, ``DockerSandbox`` or another."""
-
     def run(self, code: str) -> CodeResult:
         """Run the code and wait until it ends."""
 
@@ -29,10 +25,10 @@ class CodeRunner(Protocol):
 
 
 class PythonTool(Toolset):
-    """Gives a policy Python. Put it into an environment's ``toolsets``.
+    """Gives a policy Python: put it into an environment's ``toolsets``.
 
-    With ``session`` the variables of a call persist in the next one of the same episode; a snapshot then
-    keeps the pieces of code, and the restored episode runs them again before its next call.
+    With ``session``, variables persist between the calls of an episode. A snapshot then keeps the pieces of code, and
+    the restored episode reruns them before its next call.
     """
 
     def __init__(
@@ -44,7 +40,7 @@ class PythonTool(Toolset):
         packages: bool = True,
         python: str = sys.executable,
     ) -> None:
-        """Choose the confinement; the arguments are ``PythonSandbox``'s."""
+        """Configure the sandbox; the arguments are those of ``PythonSandbox``."""
         self._settings: dict[str, Any] = {
             "limits": limits,
             "isolation": isolation,
@@ -74,15 +70,15 @@ class PythonTool(Toolset):
             return text or "(no output)"
         if self._settings["session"] and result.status != "error":
             self._cells.clear()
-            text += "\nThe session has begun anew: its variables are lost."
+            text += "\nThe session was restarted: its variables are lost."
         raise ToolError(text)
 
     def make_runner(self) -> CodeRunner:
-        """The runner of the code; a subclass may use another."""
+        """Create the code runner; override to use another one."""
         return PythonSandbox(**self._settings)
 
     def exposure(self) -> str:
-        """How the code could read this machine's files, unless the isolation that allows it was requested by name.
+        """Describe how the code could read this machine's files; empty if isolation was requested by name.
 
         Raises:
             SandboxError: If code cannot be confined here.
@@ -95,13 +91,11 @@ class PythonTool(Toolset):
             return runner.weakness() if runner.files and runner.wanted is Isolation.AUTO else ""
 
     def fresh(self) -> Self:
-        """The tool of one episode, with its own processes."""
         copy = super().fresh()
         copy._cells.clear()
         return copy
 
     def close(self) -> None:
-        """End the processes."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()

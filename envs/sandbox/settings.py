@@ -1,5 +1,3 @@
-"""Limits of code in a sandbox, and the result of a run."""
-
 from __future__ import annotations
 
 import os
@@ -8,26 +6,23 @@ from enum import StrEnum
 from typing import Any
 
 MEGABYTE = 2**20
-VARIABLE = "TURNTREE_ISOLATION"
-"""Environment variable that defines the isolation that ``auto`` means."""
+VARIABLE = "TURNTREE_ISOLATION"  #: environment variable that defines what ``auto`` means
 
 
 class Isolation(StrEnum):
     """How code is isolated."""
 
-    AUTO = "auto"
-    """Namespaces where the kernel allows them, else a process."""
-    NAMESPACES = "namespaces"
-    """Own file tree, process tree, network and user, or an error."""
+    AUTO = "auto"  #: namespaces if the kernel allows them, else a process
+    NAMESPACES = "namespaces"  #: separate file tree, process tree, network and user, or an error
+    #: a separate process with limits, a system-call filter and Landlock for the files (if available)
     PROCESS = "process"
-    """An own process with limits, a filter of system calls and, where the kernel has it, Landlock for the files."""
 
     @classmethod
     def wanted(cls, isolation: str) -> Isolation:
-        """The isolation of that name; for ``auto`` the one that the variable ``TURNTREE_ISOLATION`` names.
+        """Return the isolation of that name; ``auto`` is replaced by the variable ``TURNTREE_ISOLATION``, if set.
 
         Raises:
-            ValueError: If there is none of that name.
+            ValueError: If there is no such isolation.
         """
         wanted, where = cls(isolation), os.environ.get(VARIABLE)
         if wanted is not cls.AUTO or not where:
@@ -38,37 +33,28 @@ class Isolation(StrEnum):
 
 
 class CodeStatus(StrEnum):
-    """How a run ended; its output on the error stream plays no part in it."""
+    """How a run ended; output on the error stream does not matter."""
 
     OK = "ok"
-    ERROR = "error"
-    """An exception, or an exit code that is not 0."""
+    ERROR = "error"  #: an exception, or an exit code other than 0
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    PROCESSES = "processes"
-    """Too many processes at once."""
-    KILLED = "killed"
-    """Ended by a signal."""
+    PROCESSES = "processes"  #: too many processes at once
+    KILLED = "killed"  #: ended by a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
     """Limits of one run."""
 
-    seconds: float = 10.0
-    """Wall time."""
-    cpu_seconds: int = 10
-    """Processor time of each process, in seconds."""
+    seconds: float = 10.0  #: wall time
+    cpu_seconds: int = 10  #: CPU time of each process
+    #: address space of each process beyond the interpreter's own, and memory of all processes together
     memory_bytes: int = 512 * MEGABYTE
-    """Address space of each process beyond the interpreter's own at the start, and memory of all together."""
-    file_bytes: int = 16 * MEGABYTE
-    """Most bytes of a file."""
-    disk_bytes: int = 64 * MEGABYTE
-    """Most bytes of all files together, if the sandbox has its own file tree."""
-    processes: int = 16
-    """Most processes and threads at once."""
-    output_bytes: int = 32_768
-    """Bytes kept of each output stream; further ones are read, counted and dropped."""
+    file_bytes: int = 16 * MEGABYTE  #: size of one file
+    disk_bytes: int = 64 * MEGABYTE  #: size of all files together
+    processes: int = 16  #: processes and threads at once
+    output_bytes: int = 32_768  #: kept of each output stream; more is read, counted and dropped
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -77,7 +63,6 @@ class SandboxLimits:
                 raise ValueError(f"SandboxLimits.{f.name} must be a positive number, got {value!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """The limits by name."""
         return asdict(self)
 
 
@@ -86,15 +71,10 @@ class CodeResult:
     """The result of one run."""
 
     status: CodeStatus
-    """How it ended."""
-    stdout: str
-    """Output, and the value of the last expression; the beginning, if it was too much."""
-    stderr: str
-    """Output on the error stream; the beginning, if it was too much."""
-    error: str = ""
-    """Traceback or reason of a failure."""
-    dropped_bytes: int = 0
-    """Bytes of output beyond the limit."""
+    stdout: str  #: output and the value of the last expression; cut at the end if too long
+    stderr: str  #: output on the error stream; cut at the end if too long
+    error: str = ""  #: traceback, or the reason of a failure
+    dropped_bytes: int = 0  #: bytes of output beyond the limit
 
     @property
     def ok(self) -> bool:
@@ -102,7 +82,7 @@ class CodeResult:
         return self.status is CodeStatus.OK
 
     def to_text(self) -> str:
-        """The result as text for a model: both streams, a mark where output was dropped, the error last."""
+        """Return the result as text for a model: both streams, a mark for dropped output, then the error."""
         parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n")]
         if self.dropped_bytes:
             parts.append(f"[... {self.dropped_bytes} bytes of output left out ...]")

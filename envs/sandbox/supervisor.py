@@ -1,8 +1,7 @@
-"""The process between the caller and the code: starts workers, enforces the limits, kills remaining processes.
+"""The process between the caller and the code: it starts workers, enforces limits and kills what remains.
 
-It is started as a fresh interpreter without the caller's environment and
-imports only the standard library. Invariant: when it answers a run that
-keeps no session, and when it ends, nothing that the code started is alive.
+It runs in a fresh interpreter without the caller's environment and imports only the standard library. Invariant:
+when it answers a run without a session, and when it ends, nothing that the code started is alive.
 """
 
 from __future__ import annotations
@@ -22,12 +21,9 @@ from turntree.envs.sandbox.processes import descendants, kill_descendants
 
 _WATCH_SECONDS = 0.05
 _CHUNK = 1 << 18
-_FILES = 10_000
-"""Most files of a run; its own file tree has a separate limit."""
-_END_SECONDS = 2.0
-"""Seconds within which a worker ends that can report nothing more."""
-_STIRRED = 5
-"""Clock ticks that processes may seem to have used while stopped: the running one is charged late."""
+_FILES = 10_000  #: Maximum number of files of a run without its own file tree, which has a separate limit.
+_END_SECONDS = 2.0  #: seconds within which a worker that has nothing more to report must end
+_STIRRED = 5  #: Clock ticks that stopped processes may seem to use: the tick in which they are stopped is charged late.
 _CHANNEL = "channel"
 
 
@@ -35,11 +31,6 @@ class Supervisor:
     """Runs code for one caller, one piece after another."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Store the caller's configuration.
-
-        Args:
-            config: ``limits``, ``isolation``, ``session``, ``paths`` to keep readable, ``packages`` to import from.
-        """
         self.config = config
         self.limits = config["limits"]
         self.config["folder"] = ""
@@ -50,9 +41,9 @@ class Supervisor:
         """Clock ticks that a session had used when it was stopped."""
 
     def begin(self) -> dict[str, Any]:
-        """Start the first worker: ``isolation``, ``network`` and ``files`` as they are in force, or ``failed``.
+        """Start the first worker; report the isolation in force, or ``failed``.
 
-        ``refused`` says why there are no namespaces.
+        ``refused`` is the reason why there are no namespaces.
         """
         refused = reason = self._start()
         if reason and self.config["isolation"] == "auto":
@@ -68,25 +59,25 @@ class Supervisor:
         }
 
     def run(self, code: str) -> dict[str, Any]:
-        """Run one piece of code and report its result."""
         if self.worker is None and (reason := self._start()):
             return {"failed": reason}
         assert self.worker is not None
         run = _Run(self.worker, self.config)
+        # CPU time used since the last call means that a process was woken between the calls.
         if self.used:
             if processes.ticks(descendants(os.getpid())) > self.used + _STIRRED:
                 run.killed_for = "restless"
             processes.thaw_descendants()
         result = run.result(code)
         self.used = 0
-        if run.goes_on and result["status"] in ("ok", "error"):
+        if run.waits_for_code and result["status"] in ("ok", "error"):
             self.used = 1 + processes.ticks(descendants(os.getpid()))
         else:
             result["clean"] = self.stop()
         return result
 
     def stop(self) -> bool:
-        """Kill the worker and all processes that it started; returns whether all are gone."""
+        """Kill the worker and all processes that it started; return whether all are gone."""
         clean = kill_descendants()
         if self.worker is not None:
             self.worker.close()
@@ -97,7 +88,7 @@ class Supervisor:
         return clean
 
     def _start(self) -> str:
-        """Start a worker; returns the reason if it failed, else an empty text."""
+        # Returns the reason if the worker could not be started, else an empty text.
         if not self.namespaces:
             self.config["folder"] = tempfile.mkdtemp(prefix="turntree-sandbox-")
         self.worker = worker.start(self.config, namespaces=self.namespaces)
@@ -114,37 +105,33 @@ class Supervisor:
 
 
 class _Run:
-    """One run of a piece of code.
+    # The code shares its process with the worker that reports for it, so a report is only an explanation. A run
+    # succeeds if its process exits with 0, or if, in a session, the process stays alive.
 
-    The code shares its process with the worker that reports for it, so reports are only trusted as explanations:
-    a run has succeeded if its process did, or if, in a session, that process lives on.
-    """
-
-    def __init__(self, at_work: worker.Worker, config: dict[str, Any]) -> None:
-        self.worker = at_work
+    def __init__(self, running: worker.Worker, config: dict[str, Any]) -> None:
+        self.worker = running
         self.limits = config["limits"]
         self.session = config["session"]
         self.folder = config["folder"]
-        self.kept = {at_work.stdout: bytearray(), at_work.stderr: bytearray()}
+        self.kept = {running.stdout: bytearray(), running.stderr: bytearray()}
         self.dropped = 0
         self.killed_for = ""
         self.report: dict[str, Any] | None = None
         self.exit_code: int | None = None
-        self._heard = frames.Collector(_said_bytes(self.limits["output_bytes"]))
+        self._collector = frames.Collector(_max_report_bytes(self.limits["output_bytes"]))
         self._end = time.monotonic() + self.limits["seconds"]
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the worker waits for more code, stopped."""
+    def waits_for_code(self) -> bool:
         return not self.killed_for and self.exit_code is None
 
     def result(self, code: str) -> dict[str, Any]:
-        """Run the code; returns its result."""
         self.killed_for = self.killed_for or self._wait(code)
-        if self.goes_on and not processes.freeze_descendants():
+        # Freeze before the output is read: nothing may be written between this answer and the next call.
+        if self.waits_for_code and not processes.freeze_descendants():
             self.killed_for = "restless"
-        if self.goes_on and not processes.is_stopped(self.worker.last):
-            self.killed_for = self._end_it()
+        if self.waits_for_code and not processes.is_stopped(self.worker.last):
+            self.killed_for = self._await_exit()
         if self.killed_for:
             kill_descendants()
         self._drain()
@@ -153,7 +140,7 @@ class _Run:
         return {"status": status, "stdout": out, "stderr": err, "error": error, "dropped": self.dropped}
 
     def _wait(self, code: str) -> str:
-        """Wait for the end of the code; returns why it must be killed, or an empty text."""
+        # Returns the reason why the code must be killed, or an empty text.
         left = memoryview(frames.pack({"code": code}))
         watched = 0.0
         with selectors.DefaultSelector() as selector, _end_of(self.worker.pid) as ended:
@@ -176,19 +163,19 @@ class _Run:
                         if not left:
                             selector.unregister(key.fd)
                     elif key.fd == self.worker.results:
-                        if self._hear():
+                        if self._read_report():
                             selector.unregister(key.fd)
-                    elif key.fd in self.kept and not self._take(key.fd):
+                    elif key.fd in self.kept and not self._read_output(key.fd):
                         selector.unregister(key.fd)
                 if self.report and self.session:
                     return ""
         if self.report is None:
             with contextlib.suppress(BlockingIOError):
-                self._hear()
+                self._read_report()
         return ""
 
-    def _end_it(self) -> str:
-        """Wait for a worker that claimed to go on to end; returns why it must be killed, or an empty text."""
+    def _await_exit(self) -> str:
+        # The worker claimed to continue but is not stopped: let it end, or return the reason to kill it.
         processes.thaw_descendants()
         end = time.monotonic() + _END_SECONDS
         while not self._has_exited():
@@ -197,12 +184,12 @@ class _Run:
             time.sleep(0.002)
         return ""
 
-    def _hear(self) -> bool:
-        """Read the worker's report; returns whether it is complete."""
+    def _read_report(self) -> bool:
+        # Returns whether the worker's report is complete.
         patience = _END_SECONDS  # of a session, for a worker that is about to end
         try:
             data = os.read(self.worker.results, _CHUNK)
-            self.report = self._heard.take(data) if data else {}
+            self.report = self._collector.take(data) if data else {}
         except frames.Closed:
             self.report, patience = {}, 0.0
         if self.report == {} and self.session:
@@ -226,27 +213,26 @@ class _Run:
             return "files"
         return ""
 
-    def _take(self, descriptor: int) -> bool:
+    def _read_output(self, descriptor: int) -> bool:
         data = os.read(descriptor, _CHUNK)
         kept = self.kept[descriptor]
-        room = self.limits["output_bytes"] - len(kept)
-        kept += data[: max(0, room)]
-        self.dropped += len(data) - max(0, min(room, len(data)))
+        room = max(0, self.limits["output_bytes"] - len(kept))
+        kept += data[:room]
+        self.dropped += len(data) - min(room, len(data))
         return bool(data)
 
     def _drain(self) -> None:
-        """Read the output written before the end; a process that goes on writing is not waited for."""
+        # Reads output written before the end, but does not wait for a process that keeps writing.
         with selectors.DefaultSelector() as selector:
             for descriptor in self.kept:
                 selector.register(descriptor, selectors.EVENT_READ)
             end = time.monotonic() + 1
             while selector.get_map() and time.monotonic() < end and (ready := selector.select(0)):
                 for key, _ in ready:
-                    if not self._take(key.fd):
+                    if not self._read_output(key.fd):
                         selector.unregister(key.fd)
 
     def _verdict(self) -> tuple[str, str]:
-        """Status and error of the run."""
         report = self.report or {}
         outcome = str(report.get("status"))
         if self.killed_for:
@@ -260,6 +246,7 @@ class _Run:
             return self._explain(_CHANNEL)
         if self.exit_code == 0:
             return "ok", ""
+        # The process in between exits with 128 + n if the worker was ended by signal n.
         number = -self.exit_code if self.exit_code < 0 else self.exit_code - 128
         if number > 0:
             name = signal.Signals(number).name if number in list(signal.Signals) else str(number)
@@ -267,26 +254,25 @@ class _Run:
         return "error", f"the process ended with exit code {self.exit_code}"
 
     def _explain(self, reason: str) -> tuple[str, str]:
-        """Status and error of a run that was killed."""
         limits = self.limits
         return {
             "timeout": ("timeout", f"stopped after {limits['seconds']:g} s"),
             "memory": ("memory", f"stopped: more than {limits['memory_bytes'] >> 20} MiB of memory in use"),
             "processes": ("processes", f"stopped: more than {limits['processes']} processes"),
             "files": ("killed", f"stopped: more than {limits['disk_bytes'] >> 20} MiB or {_FILES} files"),
-            "restless": ("killed", "stopped: the code ran on between two calls"),
-            _CHANNEL: ("killed", "the code closed the sandbox's own channel, or wrote to it"),
+            "restless": ("killed", "stopped: the code kept running between two calls"),
+            _CHANNEL: ("killed", "the code closed the sandbox's internal channel, or wrote to it"),
         }[reason]
 
 
-def _said_bytes(error_chars: int) -> int:
-    """Most bytes of a worker's report; JSON writes a character in twelve bytes at most."""
+def _max_report_bytes(error_chars: int) -> int:
+    # JSON writes a character in at most twelve bytes.
     return 12 * error_chars + 1024
 
 
 @contextlib.contextmanager
 def _end_of(pid: int) -> Iterator[list[int]]:
-    """Descriptors that become readable when a process ends; none if the kernel has no such thing (Linux 5.3)."""
+    # Yields a descriptor that becomes readable when the process ends; none before Linux 5.3.
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
@@ -299,7 +285,7 @@ def _end_of(pid: int) -> Iterator[list[int]]:
 
 
 def _write_some(descriptor: int, data: memoryview) -> memoryview:
-    """Write as much as there is room for; returns the rest, which is empty if there is no reader."""
+    # Writes as much as fits and returns the rest, which is empty if there is no reader.
     try:
         return data[os.write(descriptor, data) :]
     except BlockingIOError:
@@ -309,9 +295,9 @@ def _write_some(descriptor: int, data: memoryview) -> memoryview:
 
 
 def main() -> None:
-    """Serve the caller at standard input and output until it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's Ctrl-C is the caller's to handle
     kernel.adopt_orphans()
+    # Anything printed by accident goes to /dev/null instead of into the frames.
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.set_inheritable(channel, False)

@@ -1,8 +1,7 @@
-"""Start of the process that runs the code, in its confinement.
+"""Starts the process that runs the code, in its confinement. Loaded inside the sandbox.
 
-Loaded inside of the sandbox. The chain is: supervisor, then (with namespaces)
-one process that leaves the old namespaces, the first process of the new ones,
-and at the end the worker. Each dies with its parent.
+Process chain: supervisor; with namespaces, one process that leaves the old namespaces and the first process of the
+new ones; the worker. Each dies with its parent.
 """
 
 from __future__ import annotations
@@ -20,35 +19,28 @@ from turntree.envs.sandbox.processes import descendants
 
 
 class Worker(NamedTuple):
-    """A running worker, seen from the supervisor."""
+    """A running worker, as seen from the supervisor."""
 
-    pid: int
-    """The first process of the chain."""
-    requests: int
-    """Descriptor to write code to."""
-    results: int
-    """Descriptor to read results from."""
-    stdout: int
-    """Descriptor to read its output from."""
-    stderr: int
-    """Descriptor to read its error stream from."""
-    last: int = 0
-    """The last process of the chain, which runs the code; known once it is confined."""
+    pid: int  #: first process of the chain
+    requests: int  #: descriptor to write code to
+    results: int  #: descriptor to read results from
+    stdout: int  #: descriptor to read its output from
+    stderr: int  #: descriptor to read its error stream from
+    last: int = 0  #: last process of the chain, which runs the code; known once it is confined
 
     def seen(self) -> Worker:
-        """The worker once it is confined; from here on nothing that it does or omits can block the supervisor."""
+        """Return the worker once it is confined; from then on it cannot block the supervisor."""
         for descriptor in (self.requests, self.results):
             os.set_blocking(descriptor, False)
         return self._replace(last=[self.pid, *descendants(self.pid)][-1])
 
     def close(self) -> None:
-        """Close the descriptors."""
         for descriptor in self[1:5]:
             os.close(descriptor)
 
 
 def start(config: dict[str, Any], *, namespaces: bool) -> Worker:
-    """Start a worker; the first message on ``results`` says whether it is confined."""
+    """Start a worker; its first message on ``results`` tells whether it is confined."""
     requests, results, out, err = os.pipe(), os.pipe(), os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -67,19 +59,20 @@ def _become_worker(
     try:
         kernel.die_with_parent()
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
+            score.write("1000")  # if the machine runs out of memory, the kernel kills the code first
         user = confinement.foreign_id(os.getpid())
         folder = config["folder"]
         if namespaces:
             user = user if confinement.enter_namespaces() else None
-            _fork_on()
+            _fork_on()  # a new process tree begins with the next child
             confinement.build_file_tree(config["paths"], disk_bytes=config["limits"]["disk_bytes"])
-            _fork_on()
+            _fork_on()  # the worker must not be process 1, which ignores signals without a handler
             folder = "/tmp"
         elif user is not None:
             os.chown(folder, user, user)
         os.chdir(folder)
         os.setsid()
+        # The order matters: limits, change of identity and filter each forbid something that an earlier step needs.
         _keep_only(requests, results, out, err)
         confinement.limit_resources(config["limits"])
         closed = confinement.give_up_identity(user, config["paths"], reads_all=not namespaces)
@@ -87,7 +80,9 @@ def _become_worker(
         locked = namespaces or confinement.lock_files(folder, config["paths"])
         filtered = kernel.filter_calls()
         if closed and not (locked and filtered):
-            raise PermissionError(f"only root may read {closed}, and this kernel cannot let others read that alone")
+            raise PermissionError(
+                f"only root may read {closed}, and this kernel cannot restrict another user to reading only that"
+            )
     except Exception as error:
         frames.write(results, {"failed": f"{type(error).__name__}: {error}"})
         os._exit(1)
@@ -98,11 +93,12 @@ def _become_worker(
 
 
 def _fork_on() -> None:
-    """Continue in a child; this process waits for it and ends as it does."""
+    # The child continues; this process waits for it and exits with its status.
     pid = os.fork()
     if pid == 0:
         kernel.die_with_parent()
         return
+    # The waiting process must not keep the pipes open, or their ends would never be seen.
     for descriptor in range(256):
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -127,6 +123,7 @@ def _keep_only(requests: int, results: int, out: int, err: int) -> None:
 
 def _begin_clean(folder: str, config: dict[str, Any]) -> None:
     os.environ["HOME"] = os.environ["TMPDIR"] = folder
+    # The code may import the installed turntree, and must not find the stubs with which the sandbox was started.
     for name in [name for name in sys.modules if name.split(".")[0] == "turntree"]:
         del sys.modules[name]
     sys.path[:] = ["", *(path for path in sys.path if path), *config["packages"]]
@@ -141,17 +138,16 @@ def _begin_clean(folder: str, config: dict[str, Any]) -> None:
 
 
 def _written_through(descriptor: int, config: dict[str, Any]) -> io.TextIOWrapper:
-    """A standard stream that holds nothing back that is kept, so that it is seen when the process is killed."""
+    # Output is flushed at once, so that it is seen even if the process is killed.
     buffer = _Unbuffered(io.FileIO(descriptor, "w", closefd=False))
     buffer.at_once = sys.maxsize if config["session"] else config["limits"]["output_bytes"]
     return io.TextIOWrapper(buffer, encoding="utf-8", errors="replace", write_through=True)
 
 
 class _Unbuffered(io.BufferedWriter):
-    """Writes at once, and whole: a bare file may write less than it is given."""
+    # Writes at once and completely: a raw file may write less than it is given.
 
-    at_once: int
-    """Bytes that are still written at once; those after them, of a run that prints without end, are buffered."""
+    at_once: int  #: Bytes still to be flushed at once. After that, output of a run that prints without end is buffered.
 
     def write(self, data: Any, /) -> int:
         written = super().write(data)

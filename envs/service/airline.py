@@ -1,7 +1,7 @@
-"""The desk of a fictional airline: every tool of an agent, over one database.
+"""The agent's tools at the desk of a fictional airline.
 
-The tools enforce what a database can check (seats, money, the route of a booking). What the airline's policy forbids
-beyond that (``airline_policy``) is left to the agent.
+The tools enforce what a database can check: seats, money, the route of a booking. The agent must follow the other
+rules of the airline's policy (``airline_policy``) itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from turntree.envs.errors import ToolError
-from turntree.envs.service.airline_policy import BAG_PRICE
-from turntree.envs.service.airline_world import CITIES, TODAY
+from turntree.envs.service.airline_world import BAG_PRICE, CITIES, TODAY
 from turntree.envs.service.database import Record
 from turntree.envs.service.desk import Desk
 from turntree.envs.tools.tool import tool
@@ -19,8 +18,6 @@ Cabin = Literal["economy", "business"]
 
 
 class AirlineDesk(Desk):
-    """The tools of an agent of the airline."""
-
     people = ("customers", "customer_id")
     limited = ("gift_card", "voucher")
 
@@ -217,7 +214,6 @@ class AirlineDesk(Desk):
         return day
 
     def _free_seats(self, number: str, date: str, cabin: str, count: int) -> Record:
-        """The day of a flight that takes ``count`` more passengers."""
         day = self._day(number, date)
         if day["status"] != "on time":
             raise ToolError(f"{number} is {day['status']} on {date}")
@@ -226,20 +222,21 @@ class AirlineDesk(Desk):
         return day
 
     def _rebook(self, booking: Record, number: str, date: str, cabin: str, method_id: str) -> Record:
-        """Change the seats of a booking; everything is checked before any change."""
+        # Everything is checked before any change, so an error leaves the records as they were.
         count = len(booking["passengers"])
         price = self._free_seats(number, date, cabin, count)["prices"][cabin]
-        difference = (price - booking["flight"]["price"]) * count
+        difference = (price - booking["flight"]["price"]) * count  # negative: refunded
         self._check_funds(booking, method_id, difference)
         booking = self.database.edit("bookings", booking["booking_id"])
         self._settle(booking, method_id, difference)
+        # The seats of the old flight are returned before the booking points to the new one.
         self._seat(booking, 1)
         booking["flight"], booking["cabin"] = {"number": number, "date": date, "price": price}, cabin
         self._seat(booking, -1)
         return booking
 
     def _seat(self, booking: Record, change: int) -> None:
-        """Return the seats of a booking (1), or take them (-1)."""
+        # change: 1 returns the seats of the booking, -1 takes them.
         flight = self.database.edit("flights", booking["flight"]["number"])
         flight["dates"][booking["flight"]["date"]]["seats"][booking["cabin"]] += change * len(booking["passengers"])
 
@@ -250,13 +247,12 @@ class AirlineDesk(Desk):
 
 
 def _code(city: str) -> str:
-    """The code of a city given by name or by code; anything else finds no flights."""
+    # Any other text becomes a code without flights.
     by_name = {name.lower(): code for code, name in CITIES.items()}
     return by_name.get(city.lower(), city.upper())
 
 
 def _paid(booking: Record) -> dict[str, float]:
-    """Amount paid so far by each payment method."""
     paid: dict[str, float] = {}
     for entry in booking["payment_history"]:
         sign = 1 if entry["transaction_type"] == "payment" else -1

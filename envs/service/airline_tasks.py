@@ -1,7 +1,7 @@
 """Requests of customers of the fictional airline, with the calls that fulfil them.
 
-A task follows from its split and index. Its own calls keep to the airline's policy; where the policy forbids a wish,
-the request names an alternative, so that an agent that does nothing never wins.
+Split and index determine a task. Its calls comply with the airline's policy. If the policy forbids a wish, the
+request names an alternative, so an agent that does nothing never wins.
 """
 
 from __future__ import annotations
@@ -12,26 +12,21 @@ from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from typing import Any, NamedTuple
 
-from turntree.envs.service.airline_policy import BAG_PRICE, FREE_BAGS, VOUCHER
-from turntree.envs.service.airline_world import CITIES, TODAY, airline
+from turntree.envs.service.airline_world import BAG_PRICE, CITIES, FREE_BAGS, TODAY, VOUCHER, airline
 from turntree.envs.service.database import Record
 from turntree.envs.task import Task
 
 
 class Wish(NamedTuple):
-    """One request of a customer."""
-
     text: str
-    actions: list[dict[str, Any]]
-    """The calls that change the database."""
-    outputs: list[str]
-    """Values that the customer must be told."""
+    actions: list[dict[str, Any]]  #: calls that change the database
+    outputs: list[str]  #: values that the agent must tell the customer
 
 
 class _Case(NamedTuple):
     customer: Record
     booking: Record
-    chance: random.Random
+    rng: random.Random
 
     @property
     def about(self) -> str:
@@ -61,10 +56,10 @@ class _Case(NamedTuple):
 
 
 def airline_task(split: str, index: int) -> Task:
-    """The task with this index."""
-    chance = random.Random(f"turntree/airline/{split}/{index}")
-    kind = chance.choice(sorted(_WISHES))
-    wish = _first(_WISHES[kind], chance)
+    # A seed of text is hashed with SHA-512, so it gives the same draws in every process.
+    rng = random.Random(f"turntree/airline/{split}/{index}")
+    kind = rng.choice(sorted(_WISHES))
+    wish = _first(_WISHES[kind], rng)
     customer, request = wish
     prompt = f"Your email is {customer['email']}. {request.text}"
     return Task(
@@ -76,21 +71,20 @@ def airline_task(split: str, index: int) -> Task:
     )
 
 
-def _first(make: Callable[[_Case], Wish | None], chance: random.Random) -> tuple[Record, Wish]:
-    """The wish of the first customer, in random order, for whom it is possible."""
-    for case in _cases(chance):
+def _first(make: Callable[[_Case], Wish | None], rng: random.Random) -> tuple[Record, Wish]:
+    for case in _cases(rng):
         wish = make(case)
         if wish is not None:
             return case.customer, wish
     raise AssertionError("every wish fits some booking of the airline")
 
 
-def _cases(chance: random.Random) -> Iterator[_Case]:
+def _cases(rng: random.Random) -> Iterator[_Case]:
     records = airline().records
     bookings = list(records["bookings"].values())
-    chance.shuffle(bookings)
+    rng.shuffle(bookings)
     for booking in bookings:
-        yield _Case(records["customers"][booking["customer_id"]], booking, chance)
+        yield _Case(records["customers"][booking["customer_id"]], booking, rng)
 
 
 def _cancel(case: _Case) -> Wish | None:
@@ -104,7 +98,7 @@ def _cancel(case: _Case) -> Wish | None:
 def _cancel_or_bags(case: _Case) -> Wish | None:
     if case.may_cancel:
         return None
-    bags = case.free_bags + case.chance.randint(1, 2)
+    bags = case.free_bags + case.rng.randint(1, 2)
     text = (
         f"You want to cancel {case.about}. If that cannot be done, you will fly after all, and want {bags} bags added "
         f"to it, paid by {case.card}, and to know what they cost."
@@ -117,7 +111,7 @@ def _cancel_or_bags(case: _Case) -> Wish | None:
 def _bags(case: _Case) -> Wish | None:
     if case.grounded:
         return None
-    bags = case.free_bags + case.chance.randint(1, 3)
+    bags = case.free_bags + case.rng.randint(1, 3)
     cost = BAG_PRICE * (bags - case.free_bags)
     text = f"You want {bags} bags added to {case.about}, and to know what they cost. Pay with {case.card}."
     call = _call("add_bags", case, bags=bags, paid_bags=bags - case.free_bags, payment_method_id=case.card)
@@ -127,7 +121,7 @@ def _bags(case: _Case) -> Wish | None:
 def _change(case: _Case) -> Wish | None:
     if case.booking["fare"] != "flex" and not case.grounded:
         return None
-    day = (date.fromisoformat(case.booking["flight"]["date"]) + timedelta(days=case.chance.randint(1, 3))).isoformat()
+    day = (date.fromisoformat(case.booking["flight"]["date"]) + timedelta(days=case.rng.randint(1, 3))).isoformat()
     number = _cheapest(case.booking, day, case.passengers)
     if number is None:
         return None
@@ -153,12 +147,12 @@ def _upgrade(case: _Case) -> Wish | None:
 
 
 def _name(case: _Case) -> Wish | None:
-    place = case.chance.randint(1, case.passengers)
-    wrong = case.booking["passengers"][place - 1]
+    position = case.rng.randint(1, case.passengers)
+    wrong = case.booking["passengers"][position - 1]
     first, last = wrong.split()
-    right = f"{first}{case.chance.choice('aeiou')} {last}"
-    text = f"On {case.about} the name {wrong} of passenger {place} is misspelt: it should be {right}."
-    return Wish(text, [_call("correct_name", case, passenger=place, name=right)], [])
+    right = f"{first}{case.rng.choice('aeiou')} {last}"
+    text = f"On {case.about} the name {wrong} of passenger {position} is misspelt: it should be {right}."
+    return Wish(text, [_call("correct_name", case, passenger=position, name=right)], [])
 
 
 def _voucher(case: _Case) -> Wish | None:
@@ -171,8 +165,8 @@ def _voucher(case: _Case) -> Wish | None:
 
 
 def _book(case: _Case) -> Wish | None:
-    booking, chance = case.booking, case.chance
-    day = (TODAY + timedelta(days=chance.randint(1, 8))).isoformat()
+    booking, rng = case.booking, case.rng
+    day = (TODAY + timedelta(days=rng.randint(1, 8))).isoformat()
     number = _cheapest(booking, day, 1)
     if number is None:
         return None
@@ -209,7 +203,7 @@ def _day(number: str, day: str) -> Record:
 
 
 def _cheapest(booking: Record, day: str, seats: int) -> str | None:
-    """The only cheapest flight of the route with seats in the booking's cabin; ``None`` if there is none, or a tie."""
+    # None if there is no such flight, or if two flights are equally cheap: a task has only one solution.
     cabin = booking["cabin"]
     prices = sorted(
         (flight["dates"][day]["prices"][cabin], number)

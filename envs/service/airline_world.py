@@ -1,7 +1,4 @@
-"""A fictional airline: flights, customers and bookings, the same in every process.
-
-Nothing is read from files; the records follow from one seed. Amounts are whole dollars.
-"""
+"""A fictional airline: its policy, and flights, customers and bookings from one seed. Amounts are whole dollars."""
 
 from __future__ import annotations
 
@@ -13,20 +10,18 @@ from typing import Any
 
 from turntree.envs.service.database import Record, Tables
 
-TODAY = date(2031, 5, 15)
-"""The date of all episodes."""
+TODAY = date(2031, 5, 15)  #: the date of all episodes
 CITIES = {"ARD": "Ardol", "BEL": "Belmar", "CAS": "Castero", "DUN": "Dunmere", "ELV": "Elvast", "FOR": "Forwell"}
 CABINS = ("economy", "business")
 TIERS = ("regular", "silver", "gold")
 _FIRST = ("Ada", "Bruno", "Celia", "Dario", "Edith", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Klara", "Leo")
 _LAST = ("Abel", "Brandt", "Corso", "Duval", "Egger", "Farkas", "Gallo", "Hansen", "Ibsen", "Jansen", "Kovac", "Lund")
 _CUSTOMERS = 48
-_DAYS = range(-3, 11)
-"""Days around ``TODAY`` that have flights."""
+_DAYS = range(-3, 11)  #: days relative to ``TODAY`` that have flights
 
 
 class MadeTables(Tables):
-    """Tables that are generated again in another process instead of copied."""
+    # Another process generates the tables again instead of receiving a copy.
 
     __slots__ = ()
 
@@ -36,7 +31,7 @@ class MadeTables(Tables):
 
 @lru_cache(maxsize=1)
 def airline() -> MadeTables:
-    """The airline's records: tables ``flights``, ``customers`` and ``bookings``."""
+    """Return the airline's records: tables ``flights``, ``customers`` and ``bookings``."""
     chance = random.Random("turntree/airline/world")
     flights = _flights(chance)
     customers: dict[str, Record] = {}
@@ -55,9 +50,9 @@ def airline() -> MadeTables:
 def _flights(chance: random.Random) -> dict[str, Record]:
     flights = {}
     pairs = [(origin, destination) for origin in CITIES for destination in CITIES if origin != destination]
-    for place, (origin, destination) in enumerate(pairs):
+    for index, (origin, destination) in enumerate(pairs):
         for departs in (chance.randint(6, 10), chance.randint(15, 20)):
-            number = f"TT{101 + 2 * place + (departs > 12)}"
+            number = f"TT{101 + 2 * index + (departs > 12)}"
             flights[number] = {
                 "number": number,
                 "origin": origin,
@@ -123,3 +118,29 @@ def _booking(chance: random.Random, customer: Record, flights: dict[str, Record]
         "payment_history": [paid],
         "status": "confirmed",
     }
+
+
+BAG_PRICE = 40  #: dollars for a bag that is not free
+VOUCHER = 80  #: dollars per passenger if the airline cancelled the flight
+FREE_BAGS = {"regular": 0, "silver": 1, "gold": 2}  #: per passenger, by tier; one more in business
+
+AIRLINE_POLICY = f"""You work at the service desk of Turntree Air. Today is {TODAY.isoformat()}.
+
+Find the customer by email first. Look up what you do not know; make nothing up. Before you change anything, say what \
+you are about to do and ask whether that is right. Do only what the customer asks for.
+
+Cancelling. A booking may be cancelled if it was booked today or yesterday, if the airline cancelled its flight, if it \
+is in business, or if it is insured. Any other is not cancelled, whatever the customer says. All that was paid goes \
+back where it came from; tell the customer how many dollars.
+Changing the flight. Only with the fare flex; a light booking keeps its flight, unless the airline cancelled it. The \
+route stays the same. The difference in price is paid or given back for every passenger; tell the customer the number \
+of the new flight.
+Changing the cabin. Always possible while there are seats, for all passengers together, at today's prices.
+Bags. Each passenger has {FREE_BAGS["regular"]} bags free as a regular customer, {FREE_BAGS["silver"]} with silver and \
+{FREE_BAGS["gold"]} with gold, and one more in business. Every other bag costs {BAG_PRICE} dollars. Tell the customer \
+what the new bags cost.
+Names. A misspelt name is corrected free. The number of passengers stays the same.
+Vouchers. If the airline cancelled the flight of a booking and the customer has silver or gold, or the booking is \
+insured, a customer who asks for it is given {VOUCHER} dollars for each passenger. Nobody else is.
+Paying. A gift card or voucher has to cover an amount in full.
+Hand the customer over to a person only where no tool does what the policy allows."""

@@ -1,7 +1,6 @@
-"""A database of records that many episodes share and each changes in a copy of its own.
+"""A database that many episodes share. An episode edits its own copies of records.
 
-Invariant: the records read from the files are never changed; an episode keeps
-copies of those that it edits, and only they go into snapshots.
+Invariant: the records read from the files are never changed, and snapshots contain only the edited copies.
 """
 
 from __future__ import annotations
@@ -22,21 +21,18 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tables:
-    """The records as in the files."""
+    """The records as read from the files."""
 
     folder: Path
-    """The folder from which they were read."""
-    domain: str
-    """For example ``retail``."""
-    records: Mapping[str, Mapping[str, Record]]
-    """Table -> key -> record."""
+    domain: str  #: for example ``retail``
+    records: Mapping[str, Mapping[str, Record]]  #: table -> key -> record
 
     def __reduce__(self) -> tuple[Any, ...]:
         return read_tables, (self.folder, self.domain, tuple(self.records))  # read again, not copied
 
 
 def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
-    """Read tables; an unchanged folder is read once.
+    """Read tables; an unchanged folder is read only once.
 
     Args:
         folder: Holds ``db_DOMAIN_TABLE.jsonl`` with rows of ``key`` and ``value``, or ``TABLE.json`` with one
@@ -47,13 +43,14 @@ def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
         DataError: If a table is missing or malformed; the message names file and line.
     """
     files = tuple(_table_file(folder, domain, table) for table in tables)
-    stamps = tuple(file.stat().st_mtime_ns for file in files)
-    return _read(folder, domain, tuple(tables), files, stamps)
+    # Part of the cache's key: a changed file is read again.
+    modified = tuple(file.stat().st_mtime_ns for file in files)
+    return _read(folder, domain, tuple(tables), files, modified)
 
 
 @lru_cache(maxsize=8)
 def _read(
-    folder: Path, domain: str, tables: tuple[str, ...], files: tuple[Path, ...], stamps: tuple[int, ...]
+    folder: Path, domain: str, tables: tuple[str, ...], files: tuple[Path, ...], modified: tuple[int, ...]
 ) -> Tables:
     records = {table: _records(file) for table, file in zip(tables, files, strict=True)}
     return Tables(folder=folder, domain=domain, records=records)
@@ -70,12 +67,11 @@ def _table_file(folder: Path, domain: str, table: str) -> Path:
 def _records(file: Path) -> dict[str, Record]:
     if file.suffix == ".json":
         try:
-            found = read_json(file)
+            content = read_json(file)
         except ValueError as error:
             raise DataError(f"{file}: expected one JSON object, got bad JSON ({error})") from error
-        pairs = (
-            {f"{file}, key {key!r}": (key, value) for key, value in found.items()} if isinstance(found, dict) else {}
-        )
+        items = content.items() if isinstance(content, dict) else ()
+        pairs = {f"{file}, key {key!r}": (key, value) for key, value in items}
     else:
         pairs = {row.where: (row.text("key"), row.fields.get("value")) for row in find_rows(file, split="").read()}
     records = {}
@@ -94,17 +90,16 @@ class Database:
     """The records of one episode."""
 
     def __init__(self, tables: Tables) -> None:
-        """Begin with the records as in the files."""
         self._tables = tables
         self._edited: dict[str, dict[str, Record]] = {}
 
     def read(self, table: str, key: str) -> Record | None:
-        """A record, not to be changed; ``None`` if there is none."""
+        """Return a record, which must not be changed; ``None`` if there is none."""
         edited = self._edited.get(table, {}).get(key)
         return edited if edited is not None else self._tables.records[table].get(key)
 
     def edit(self, table: str, key: str) -> Record:
-        """A record that may be changed.
+        """Return the episode's own copy of a record, which may be changed.
 
         Raises:
             KeyError: If there is none.
@@ -115,12 +110,12 @@ class Database:
         return edited[key]
 
     def add(self, table: str, key: str, record: Record) -> Record:
-        """Add a record under a key that is unused, or was added in this episode."""
+        """Add a record under an unused key, or replace one that was added in this episode."""
         self._edited.setdefault(table, {})[key] = record
         return record
 
     def rows(self, table: str) -> Iterator[tuple[str, Record]]:
-        """Every key with its record, in the order of the file, new ones last."""
+        """Iterate over keys and records in the order of the file, new ones last."""
         edited, original = self._edited.get(table, {}), self._tables.records[table]
         for key, record in original.items():
             yield key, edited.get(key, record)
@@ -128,7 +123,7 @@ class Database:
             yield key, edited[key]
 
     def changes(self) -> dict[str, dict[str, Record]]:
-        """The differences from the files: table -> key -> record."""
+        """Return the differences from the files: table -> key -> record."""
         different = {
             table: {key: record for key, record in edited.items() if record != self._tables.records[table].get(key)}
             for table, edited in self._edited.items()
@@ -136,5 +131,5 @@ class Database:
         return {table: records for table, records in different.items() if records}
 
     def fresh(self) -> Database:
-        """A database that begins with the files."""
+        """Return a database with the original records."""
         return Database(self._tables)

@@ -1,5 +1,3 @@
-"""The base of every desk: a database, payments, and the transfer to a person."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,22 +11,18 @@ from turntree.envs.tools.toolset import Toolset
 
 
 class Desk(Toolset):
-    """The tools of an agent, over the records of one episode."""
+    """Base of all desks: the agent's tools over the records of one episode."""
 
+    #: table of the customers, and the field of other records that refers to it
     people: ClassVar[tuple[str, str]] = ("users", "user_id")
-    """Table of those who pay, and the field of other records that refers to it."""
-    limited: ClassVar[tuple[str, ...]] = ("gift_card",)
-    """Sources of money that have a balance."""
+    limited: ClassVar[tuple[str, ...]] = ("gift_card",)  #: sources of money that have a balance
 
     def __init__(self, database: Database) -> None:
-        """Open the desk over a database."""
         self.database = database
         self.transferred = False
-        self.looked = False
-        """Whether a record that the agent asked for was found."""
+        self.looked = False  # whether the agent has looked up a record that exists
 
     def fresh(self) -> Self:
-        """The desk of one episode, over unchanged records."""
         return type(self)(self.database.fresh())
 
     @tool
@@ -74,7 +68,7 @@ class Desk(Toolset):
         raise ToolError(f"{table.removesuffix('s')} not found")
 
     def _method(self, record: Record, method_id: str) -> Record:
-        """A payment method of the person to whom ``record`` belongs."""
+        # The methods of the customer to whom the record belongs.
         table, field = self.people
         methods: dict[str, Record] = self._find(table, record[field])["payment_methods"]
         if method_id not in methods:
@@ -87,21 +81,22 @@ class Desk(Toolset):
             raise ToolError(f"insufficient {method['source'].replace('_', ' ')} balance")
 
     def _pay(self, record: Record, method_id: str, amount: float) -> None:
-        """Record a payment, or a refund if the amount is negative; balances change at once."""
+        # A negative amount is a refund. Balances change at once.
         kind = "payment" if amount > 0 else "refund"
         entry = {"transaction_type": kind, "amount": abs(amount), "payment_method_id": method_id}
         record["payment_history"].append(entry)
         if self._method(record, method_id)["source"] in self.limited:
             table, field = self.people
             purse = self.database.edit(table, record[field])["payment_methods"][method_id]
+            # Cents: without rounding, equal databases would differ by floating-point errors.
             purse["balance"] = round(purse["balance"] - amount, 2)
 
 
-def worked(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Desk:
-    """The desk after a task's own actions; those that the tools refuse change nothing.
+def desk_after(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Desk:
+    """Return a desk after a task's own actions; actions that the tools refuse change nothing.
 
     Args:
-        desk: Any desk over the same records; it is not used itself.
+        desk: Any desk over the same records; it stays unchanged.
         actions: ``{"name": tool, "kwargs": arguments}`` in order.
     """
     own = desk.fresh()

@@ -1,5 +1,3 @@
-"""An agent serves a customer of one of tau-bench's domains: a shop, an airline."""
-
 from __future__ import annotations
 
 import json
@@ -8,19 +6,20 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turntree.envs.data.folders import data_folder
 from turntree.envs.data.json_files import read_text
 from turntree.envs.data.published import fitting_schemas
-from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
+from turntree.envs.data.rows import FileRows, HubRows, Row, data_folder, find_rows, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
+from turntree.envs.service.airline import AirlineDesk
+from turntree.envs.service.airline_tasks import airline_task
+from turntree.envs.service.airline_world import AIRLINE_POLICY, airline
 from turntree.envs.service.database import Database, read_tables
 from turntree.envs.service.desk import Desk
 from turntree.envs.service.retail import TABLES as RETAIL_TABLES
 from turntree.envs.service.retail import RetailDesk
-from turntree.envs.service.service import Service
-from turntree.envs.service.simulated_user import SimulatedUser
+from turntree.envs.service.service import Service, SimulatedUser
 from turntree.envs.service.tau_airline import TABLES as AIRLINE_TABLES
 from turntree.envs.service.tau_airline import TauAirlineDesk
 from turntree.envs.task import Task
@@ -30,11 +29,9 @@ class TauService(Service):
     """Base of tau-bench's domains: database, tasks, policy and schemas read from one folder."""
 
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"_tasks", "num_tasks", "folder"}
-    domain: ClassVar[str]
-    """As it stands in the names of the files."""
+    domain: ClassVar[str]  #: as in the file names
     tables: ClassVar[Sequence[str]]
-    desk: ClassVar[type[Desk]]
-    """The tools over them."""
+    desk: ClassVar[type[Desk]]  #: the tools over ``tables``
     default_limits = Limits(max_turns=40)
 
     def __init__(
@@ -49,9 +46,9 @@ class TauService(Service):
 
         Args:
             data: Folder with ``db_DOMAIN_TABLE.jsonl`` for each table (or tau-bench's own ``TABLE.json``),
-                ``DOMAIN_SPLIT_tasks.jsonl``, and if there are any ``DOMAIN_policy.md`` and
-                ``DOMAIN_tools_schema.jsonl``; ``None`` takes ``$TURNTREE_DATA/data/tau_bench``.
-            split: Tasks to play.
+                ``DOMAIN_SPLIT_tasks.jsonl``, and optionally ``DOMAIN_policy.md`` and ``DOMAIN_tools_schema.jsonl``;
+                ``None`` uses ``$TURNTREE_DATA/data/tau_bench``.
+            split: Split of the tasks.
             simulated_user: The customer that talks to the agent; ``None`` uses ``ScriptedUser``.
             **kwargs: Arguments of ``Env``.
 
@@ -68,12 +65,11 @@ class TauService(Service):
         self.num_tasks = len(self._tasks)
 
     def task(self, index: int) -> Task:
-        """The task in row ``index``, counted from 0."""
         return self._tasks[index]
 
     @cached_property
     def _tools_json(self) -> str:
-        """The published schemas if the folder has them; they must match this environment's tools."""
+        # Published schemas must match this environment's tools.
         ours = {tool.name: tool.schema for tool in self.offered_tools}
         file = self.folder / f"{self.domain}_tools_schema.jsonl"
         if not file.is_file():
@@ -128,3 +124,31 @@ def _read_task(row: Row, name: str, number: int, tools: frozenset[str]) -> Task:
         data_source=f"tau-bench/{name.partition('/')[0]}",
         metadata={"actions": actions, "outputs": outputs},
     )
+
+
+class AirlineService(Service):
+    """Serve a customer of a fictional airline with fourteen tools over its flights, customers and bookings.
+
+    The airline is generated: no files are needed, and the number of tasks is unlimited.
+    """
+
+    step_inline = True
+    forkable = True
+    static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"split"}
+    example_call = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
+    default_limits = Limits(max_turns=24)
+
+    def __init__(self, *, split: str = "train", simulated_user: SimulatedUser | None = None, **kwargs: Any) -> None:
+        """Set up the desk.
+
+        Args:
+            split: Name under which tasks are drawn; another name gives other tasks.
+            simulated_user: The customer that talks to the agent; ``None`` uses ``ScriptedUser``.
+            **kwargs: Arguments of ``Env``.
+        """
+        desk = AirlineDesk(Database(airline()))
+        super().__init__(desk, policy=AIRLINE_POLICY, simulated_user=simulated_user, **kwargs)
+        self.split = split
+
+    def task(self, index: int) -> Task:
+        return airline_task(self.split, index)

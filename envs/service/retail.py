@@ -1,8 +1,7 @@
-"""The desk of a shop: every tool of an agent, over one database.
+"""The agent's tools at the desk of tau-bench's shop.
 
-Names, arguments and effects are those of tau-bench's retail domain, so its
-schemas and its tasks fit. Rules of the shop's policy that the database does not
-enforce (asking the customer first, one order at a time) are left to the agent.
+Names, arguments and effects are those of tau-bench's retail domain, so its schemas and tasks can be used. The agent
+must follow rules that the database does not enforce itself (asking the customer first, one order at a time).
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ TABLES = ("users", "orders", "products")
 
 
 class RetailDesk(Desk):
-    """The tools of an agent of the shop."""
-
     @tool
     def find_user_id_by_email(self, email: str) -> str:
         """Find a customer by email.
@@ -151,6 +148,7 @@ class RetailDesk(Desk):
         if old == payment_method_id:
             raise ToolError("the new payment method should be different from the current one")
         self._check_funds(order, payment_method_id, amount)
+        # As in tau-bench, the new payment comes before the refund in the history.
         self._pay(order, payment_method_id, amount)
         self._pay(order, old, -amount)
         return order
@@ -214,6 +212,7 @@ class RetailDesk(Desk):
         _check_held(order, item_ids)
         order = self._order(order_id, "delivered")
         order["status"] = "return requested"
+        # As in tau-bench, the refund itself happens later and is not part of the task.
         order["return_items"] = sorted(item_ids)
         order["return_payment_method_id"] = payment_method_id
         return order
@@ -227,17 +226,16 @@ class RetailDesk(Desk):
     def _agreed(
         self, order_id: str, status: str, item_ids: Sequence[str], new_item_ids: Sequence[str], method_id: str
     ) -> tuple[Record, list[tuple[Record, Record]], float]:
-        """An order to change, each held item with its new one, and the price difference; all is checked before."""
+        # Checks everything, then returns the order to change, pairs of held and new item, and the price difference.
         order = self._order(order_id, status, edit=False)
         swaps = self._swaps(order, item_ids, new_item_ids)
-        difference = _total(swaps)
+        difference = float(round(sum(new["price"] - old["price"] for old, new in swaps), 2))
         self._check_funds(order, method_id, difference)
         return self._order(order_id, status), swaps, difference
 
     def _swaps(
         self, order: Record, item_ids: Sequence[str], new_item_ids: Sequence[str]
     ) -> list[tuple[Record, Record]]:
-        """Each held item with the one that replaces it."""
         if len(item_ids) != len(new_item_ids):
             raise ToolError("the number of items and of new items should be the same")
         _check_held(order, item_ids)
@@ -255,10 +253,6 @@ def _check_held(order: Record, item_ids: Sequence[str]) -> None:
     missing = Counter(item_ids) - Counter(item["item_id"] for item in order["items"])
     if missing or not item_ids:
         raise ToolError(f"items not found in the order: {', '.join(missing) or 'none were named'}")
-
-
-def _total(swaps: Sequence[tuple[Record, Record]]) -> float:
-    return float(round(sum(new["price"] - old["price"] for old, new in swaps), 2))
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:

@@ -1,27 +1,49 @@
-"""An agent serves a customer at a desk; the state of the database decides."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from turntree.envs.env import Env
-from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.reply import Reply
-from turntree.envs.service.desk import Desk, worked
-from turntree.envs.service.simulated_user import ScriptedUser, SimulatedUser
+from turntree.envs.message import Message, Reply, Role, ToolCall
+from turntree.envs.service.desk import Desk, desk_after
 from turntree.envs.service.told import refused, told
 from turntree.envs.task import Task
 
 
-class Service(Env):
-    """Base of customer service.
+class SimulatedUser(Protocol):
+    """The customer who opens the dialogue and answers the agent."""
 
-    A turn without a call is a message to the customer. When the customer leaves, the reward is 1 if the database
-    is as the task's own actions leave it and the agent told the customer all values that the task asks for,
-    else 0. Tasks hold both in ``metadata``: ``actions`` and ``outputs``. Where the actions change nothing and there
-    is nothing to tell, the agent must look into the matter and say that it cannot be done, or hand the customer over
-    if the actions do; at once only if the actions look nothing up either.
+    def open(self, task: Task) -> str:
+        """Return the first message."""
+
+    def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
+        """Answer the last message of ``dialogue``; ``None`` means that the customer leaves."""
+
+
+class ScriptedUser:
+    """States the whole request at once, agrees to every question, and leaves when nothing is asked.
+
+    Deterministic, so an episode depends on the agent alone. Unlike a person or a model, it withholds nothing, does not
+    change its mind and does not correct the agent.
+    """
+
+    def open(self, task: Task) -> str:
+        return f"I was told this about my request, and give it to you as it is:\n{task.prompt}"
+
+    def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
+        if "?" not in dialogue[-1].content:
+            return None
+        return "Yes, please go ahead. I have nothing to add; for anything else, do as I wrote."
+
+
+class Service(Env):
+    """Base of customer service: an agent with tools serves a customer; the final database decides the reward.
+
+    A turn without a call is a message to the customer. When the customer leaves, the reward is 1 if the database equals
+    the one after the task's own actions and the agent told the customer all required values, else 0. A task's
+    ``metadata`` holds both: ``actions`` and ``outputs``. If the actions change nothing and there is nothing to tell,
+    the agent must look up a record and refuse, or transfer the customer if the actions do; without a lookup only if the
+    actions make none.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "simulated_user"}
@@ -39,11 +61,11 @@ class Service(Env):
         self.toolsets = (desk,)
         self.policy = policy
         self.simulated_user = simulated_user or ScriptedUser()
+        # Another simulated user may block, for example while a model answers, and may keep state outside of snapshots.
         self.step_inline = type(self).step_inline and simulated_user is None
-        self.forkable = type(self).forkable and simulated_user is None  # another one may remember what it was told
+        self.forkable = type(self).forkable and simulated_user is None
 
     def default_system_prompt(self) -> str:
-        """State the policy and how to talk to the customer."""
         return (
             f"{self.policy}\n\n"
             "What you write without a call is said to the customer. Ask where you need an answer; a message that "
@@ -51,34 +73,30 @@ class Service(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """The task's own actions and what they must tell; nothing where a refusal has to look first."""
+        """Return the task's own actions and the values to tell; empty if a refusal needs a lookup first."""
         facts = self.current_task.metadata
         calls = [ToolCall(name=action["name"], arguments=action["kwargs"]) for action in facts["actions"]]
         told = ", ".join(facts["outputs"]) or "I am sorry, nothing more is possible"
         return [*map(self.parser.format_call, calls), f"Done: {told}."] if calls else ()
 
     def start(self, task: Task) -> Sequence[Message]:
-        """Let the customer begin."""
         return [Message(role=Role.USER, content=self.simulated_user.open(task))]
 
     def reply(self, message: Message) -> Reply:
-        """Let the customer answer, or judge the work when the customer leaves."""
         desk = self.toolset(Desk)
         answer = None if desk.transferred else self.simulated_user.answer(self.current_task, self.messages)
         if answer is not None:
             return Reply(messages=[Message(role=Role.USER, content=answer)])
         task = self.current_task
-        own = worked(desk, task.metadata["actions"])
+        # Any way to the same final database is right, so the task's own actions are run on a fresh desk to compare.
+        own = desk_after(desk, task.metadata["actions"])
         expected = own.database.changes()
         rewards = {
             "database": float(desk.database.changes() == expected),
             "told": float(told(task.metadata["outputs"], self.messages)),
         }
         if not expected and not task.metadata["outputs"]:  # the request must not be fulfilled
-            rewards["told"] = float(_handed_over(desk, own) or (desk.looked and refused(self.messages)))
+            # A transfer is right if the task's own actions transfer the customer, after a lookup if they make one.
+            transferred = own.transferred and desk.transferred and (desk.looked or not own.looked)
+            rewards["told"] = float(transferred or (desk.looked and refused(self.messages)))
         return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)
-
-
-def _handed_over(desk: Desk, own: Desk) -> bool:
-    """Whether the customer was transferred as the task's own actions would, and after a lookup if they make one."""
-    return own.transferred and desk.transferred and (desk.looked or not own.looked)

@@ -1,7 +1,7 @@
-"""The desk of tau-bench's airline: every tool of an agent, over one database.
+"""The agent's tools at the desk of tau-bench's airline.
 
-Names, arguments and effects are those of tau-bench's airline domain, so its schemas and its tasks fit. Rules of the
-airline's policy that the database does not enforce (who may cancel, which bags are free) are left to the agent.
+Names, arguments and effects are those of tau-bench's airline domain, so its schemas and tasks can be used. The agent
+must follow rules that the database does not enforce itself (who may cancel, which bags are free).
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ _PAYMENT: Fields = {"payment_id": str, "amount": (int, float)}
 
 
 class TauAirlineDesk(Desk):
-    """The tools of an agent of the airline."""
-
     @tool
     def get_user_details(self, user_id: str) -> dict[str, Any]:
         """Show a customer's profile and reservations.
@@ -155,6 +153,7 @@ class TauAirlineDesk(Desk):
             flights: Number and date of every flight, those that stay too
             payment_id: Pays or receives the difference
         """
+        # Check everything on the unchanged record; _standing makes the editable copy only afterwards.
         old = self._find("reservations", reservation_id)
         legs, count = complete(flights, _LEG, "flights"), len(old["passengers"])
         segments = [self._kept(old, leg, cabin) or self._segment(leg, cabin, count) for leg in legs]
@@ -221,7 +220,6 @@ class TauAirlineDesk(Desk):
         return f"Certificate {certificate['id']} added to user {user_id} with amount {amount:g}."
 
     def _standing(self, reservation_id: str) -> Record:
-        """A reservation to change."""
         if self._find("reservations", reservation_id).get("status") == "cancelled":
             raise ToolError("the reservation is cancelled")
         return self.database.edit("reservations", reservation_id)
@@ -232,7 +230,7 @@ class TauAirlineDesk(Desk):
 
     def _kept(self, reservation: Record, leg: Leg, cabin: str) -> Record | None:
         held: Sequence[Record] = reservation["flights"] if reservation["cabin"] == cabin else ()
-        return next((dict(one) for one in held if all(one[key] == leg[key] for key in _LEG)), None)
+        return next((dict(flight) for flight in held if all(flight[key] == leg[key] for key in _LEG)), None)
 
     def _check_purse(self, user: Record, payment_id: str, amount: float) -> Record:
         method: Record | None = user["payment_methods"].get(payment_id)
@@ -253,7 +251,7 @@ class TauAirlineDesk(Desk):
             reservation["payment_history"].append({"payment_id": payment_id, "amount": amount})
 
     def _spend(self, user_id: str, payment_id: str, amount: float) -> None:
-        """Take money from a gift card; a certificate is used up."""
+        # A certificate is used up by one payment, whatever its amount.
         methods = self.database.edit("users", user_id)["payment_methods"]
         if methods[payment_id]["source"] == "certificate":
             del methods[payment_id]

@@ -1,4 +1,4 @@
-"""The flights of tau-bench's airline: what is found, what it costs, which seats are left."""
+"""The flights of tau-bench's airline: search, prices and seats."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ CITIES = {
     **{"LGA": "New York", "MCO": "Orlando", "MIA": "Miami", "MSP": "Minneapolis", "ORD": "Chicago"},
     **{"PHL": "Philadelphia", "PHX": "Phoenix", "SEA": "Seattle", "SFO": "San Francisco"},
 }
-_NEXT_DAY = "+1"
-"""Stands behind the time of an arrival after midnight."""
-Leg = Mapping[str, Any]
-"""``flight_number`` and ``date``."""
-Fields = Mapping[str, type | tuple[type, ...]]
-"""What a record in a call needs: name and type."""
+_NEXT_DAY = "+1"  #: suffix of the time of an arrival after midnight
+Leg = Mapping[str, Any]  #: ``flight_number`` and ``date``
+Fields = Mapping[str, type | tuple[type, ...]]  #: fields that a record in a call needs: name and type
 
 
 def direct(database: Database, origin: str, destination: str, day: str) -> Iterator[Record]:
-    """The flights of a day that can be booked, with seats and prices."""
+    """Iterate over the flights of a day that can be booked, with seats and prices."""
     for _, flight in database.rows("flights"):
         if flight["origin"] == origin and flight["destination"] == destination:
             offer = flight["dates"].get(day, {})
@@ -33,21 +30,23 @@ def direct(database: Database, origin: str, destination: str, day: str) -> Itera
 
 
 def one_stop(database: Database, origin: str, destination: str, day: str) -> Iterator[list[Record]]:
-    """Pairs of flights of which the second leaves after the first has arrived, each with its date."""
+    """Iterate over pairs of flights, each with its date; the second leaves after the first has arrived."""
     for stop in CITIES:
         for first in direct(database, origin, stop, day):
             arrival = first["scheduled_arrival_time_est"]
-            then = _next(day) if arrival.endswith(_NEXT_DAY) else day
+            next_day = (date.fromisoformat(day) + timedelta(days=1)).isoformat()
+            then = next_day if arrival.endswith(_NEXT_DAY) else day
             for second in direct(database, stop, destination, then):
+                # Times are HH:MM:SS of one time zone (EST), so their texts compare like times.
                 if arrival.removesuffix(_NEXT_DAY) <= second["scheduled_departure_time_est"]:
                     yield [{**first, "date": day}, {**second, "date": then}]
 
 
 def offered(database: Database, leg: Leg, cabin: str, seats: int) -> tuple[Record, float]:
-    """A flight that has seats, and the price of one.
+    """Return a flight with enough seats, and the price of one seat.
 
     Raises:
-        ToolError: If there is none, or not enough of them.
+        ToolError: If there is no such flight, or it has too few seats.
     """
     flight = database.read("flights", str(leg["flight_number"]))
     if flight is None:
@@ -61,7 +60,7 @@ def offered(database: Database, leg: Leg, cabin: str, seats: int) -> tuple[Recor
 
 
 def take_seats(database: Database, legs: Sequence[Leg], cabin: str, seats: int) -> None:
-    """Take seats, or give them back if they are negative; a flight that has left keeps its own."""
+    """Take seats, or return them if ``seats`` is negative; a flight that has left keeps its seats."""
     for leg in legs:
         flight = database.read("flights", str(leg["flight_number"]))
         if flight is not None and flight["dates"].get(leg["date"], {}).get("status") == "available":
@@ -70,10 +69,10 @@ def take_seats(database: Database, legs: Sequence[Leg], cabin: str, seats: int) 
 
 
 def complete(records: Sequence[Any], fields: Fields, what: str) -> list[Record]:
-    """The arguments of a call as records with exactly the fields that they need.
+    """Return the arguments of a call as records with exactly the required fields.
 
     Raises:
-        ToolError: If there are none, or one lacks a field.
+        ToolError: If there are no records, or a field is missing.
     """
     if not records:
         raise ToolError(f"name at least one of the {what}")
@@ -81,7 +80,3 @@ def complete(records: Sequence[Any], fields: Fields, what: str) -> list[Record]:
         if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in fields.items()):
             raise ToolError(f"each of the {what} needs {', '.join(fields)}, got {record!r:.80}")
     return [{name: record[name] for name in fields} for record in records]
-
-
-def _next(day: str) -> str:
-    return (date.fromisoformat(day) + timedelta(days=1)).isoformat()

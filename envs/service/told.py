@@ -1,7 +1,7 @@
-"""Whether the agent told the customer all required values.
+"""Check whether the agent told the customer all required values.
 
-Invariant: a value counts where it is an answer, not where it occurs in a list of everything: a message has few
-numbers and is short, and a whole dialogue has few that neither a tool nor the customer had named before.
+A value must be given as an answer, so listing every number does not count: a message must be short and contain few
+numbers, and the agent may introduce only few numbers that neither a tool nor the customer has named.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from decimal import Decimal
 
 from turntree.envs.message import Message, Role
 
-MAX_MESSAGE = 2_000
-"""Most characters of a message that tells something."""
-MAX_NUMBERS = 24
-"""Most different numbers in a message that tells something."""
-MAX_GUESSES = 6
-"""Different numbers that an agent may introduce, beside two for each required value."""
+MAX_MESSAGE = 2_000  #: characters of a message that can count
+MAX_NUMBERS = 24  #: different numbers in a message that can count
+MAX_NEW_NUMBERS = 6  #: different numbers that the agent may introduce, besides two per required value
 _NUMBER = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w-])")
 _ANY_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _REFUSAL = re.compile(
@@ -29,32 +26,32 @@ _REFUSAL = re.compile(
 
 
 def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
-    """Whether every value was told to the customer.
+    """Return whether the agent told the customer every value.
 
     Args:
         wanted: The required numbers and words, in any order.
     """
-    said = said_to_user(dialogue)
-    named = {
+    messages = said_to_user(dialogue)
+    known = {
         number
         for message in dialogue
         if message.role is not Role.ASSISTANT
         for number in map(_decimal, _ANY_NUMBER.findall(message.content))
     }
-    own = {number for text in said for number in _numbers(text)} - named
-    if len(own) > MAX_GUESSES + 2 * len(wanted):
+    # An agent that lists every number would always name the right one.
+    introduced = {number for text in messages for number in _numbers(text)} - known
+    if len(introduced) > MAX_NEW_NUMBERS + 2 * len(wanted):
         return False
-    answers = [text for text in said if len(text) <= MAX_MESSAGE and len(_numbers(text)) <= MAX_NUMBERS]
+    answers = [text for text in messages if len(text) <= MAX_MESSAGE and len(_numbers(text)) <= MAX_NUMBERS]
     return all(any(_says(text, value) for text in answers) for value in wanted)
 
 
 def refused(dialogue: Sequence[Message]) -> bool:
-    """Whether the agent told the customer that something cannot be done."""
     return any(_REFUSAL.search(text) for text in said_to_user(dialogue))
 
 
 def said_to_user(dialogue: Sequence[Message]) -> list[str]:
-    """The agent's messages that no tool answered: neither calls nor failed attempts at one."""
+    """Return the agent's messages to the customer: those that no tool message follows."""
     following = [*(message.role for message in dialogue[1:]), None]
     return [
         message.spoken
@@ -72,7 +69,7 @@ def _decimal(number: str) -> Decimal:
 
 
 def _says(text: str, wanted: str) -> bool:
-    """Whether a text contains a value as a separate word; numbers by value, ``$1,080.10`` for ``1080.1``."""
+    # Words must match whole words; numbers match by value: ``$1,080.10`` for ``1080.1``.
     if _NUMBER.fullmatch(wanted):
         return _decimal(wanted) in _numbers(text)
     words = " ".join(wanted.lower().split())

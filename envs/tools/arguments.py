@@ -1,8 +1,4 @@
-"""Checks of a model's tool arguments against the tool's schema.
-
-Every error is a ``ToolError`` that the model can act on: what was expected,
-what came. Values come from JSON, so only JSON types are distinguished.
-"""
+"""Checks of the model's tool arguments against the tool's schema. Values come from JSON, so only JSON types differ."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     """Check the arguments of one call.
 
     Args:
-        schema: OpenAI schema of the tool, as ``function_schema`` makes it.
+        schema: OpenAI schema of the tool, as ``function_schema`` returns it.
 
     Returns:
-        The arguments; a float with an integral value has become an int where the schema wants one.
+        The arguments; a float with an integral value becomes an int if the schema expects one.
 
     Raises:
         ToolError: If an argument is unknown, missing, of the wrong type, or not valid Unicode.
@@ -60,13 +56,15 @@ def _fitted(value: Any, schema: Mapping[str, Any], *, where: str) -> Any:
     if value is None and schema.get("nullable"):
         return value
     if "anyOf" in schema:
-        fitting = [fitted for member in schema["anyOf"] for fitted in _fits(value, member)]
-        if not fitting:
+        matching = [fitted for member in schema["anyOf"] for fitted in _fits(value, member)]
+        if not matching:
             raise ToolError(f"{where} has the wrong type, got {_shown(value)}")
-        return next((one for one in fitting if type(one) is type(value)), fitting[0])
+        # Prefer the member that keeps the value's type: 2.0 stays a float if the union allows both.
+        return next((choice for choice in matching if type(choice) is type(value)), matching[0])
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is_kind(value, kind) for kind in kinds):
+        # JSON does not distinguish 2 and 2.0, and models write both.
         if not ("integer" in kinds and isinstance(value, float) and value.is_integer()):
             raise ToolError(f"{where} must be of type {' or '.join(kinds)}, got {_shown(value)}")
         value = int(value)

@@ -1,9 +1,8 @@
 """Conversion of type hints and a Google docstring to the OpenAI schema of a function.
 
-The result equals ``transformers.utils.get_json_schema`` for the types that both
-know (but a bare ``list`` is an array here, an object there), so that chat
-templates receive the same either way; transformers itself is not needed. Not
-covered: custom classes, ``*args`` and ``**kwargs``.
+The result equals ``transformers.utils.get_json_schema`` for the types that both support, so chat templates receive
+the same schemas; transformers itself is not needed. One exception: a bare ``list`` is an array here and an object
+there. Not covered: custom classes, ``*args`` and ``**kwargs``.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from turntree.envs.context import Context
 from turntree.envs.errors import ToolDefinitionError
+from turntree.envs.task import Context
 
 _BASIC = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 _SECTION = re.compile(r"(Args|Arguments|Returns|Raises):\s*")
@@ -25,8 +24,6 @@ _CHOICES = re.compile(r"\s*\(choices:\s*(.*?)\)\s*$", re.IGNORECASE)
 
 
 class Docstring(NamedTuple):
-    """The parts of a Google docstring that a schema shows."""
-
     description: str
     arguments: dict[str, str]
     returns: str
@@ -36,8 +33,8 @@ def function_schema(function: Callable[..., Any], *, name: str | None = None) ->
     """Describe a function as an OpenAI tool.
 
     Args:
-        function: A function with type hints and a Google docstring; an unannotated first parameter
-            ``self`` and a parameter annotated ``Context`` are left out.
+        function: A function with type hints and a Google docstring. An unannotated first parameter ``self`` and a
+            parameter annotated ``Context`` are left out.
         name: Name shown to the model; by default the function's own.
 
     Returns:
@@ -49,11 +46,10 @@ def function_schema(function: Callable[..., Any], *, name: str | None = None) ->
     try:
         return _schema(function, name or function.__name__)
     except ToolDefinitionError as error:
-        raise ToolDefinitionError(f"{_place(function)}{error}") from None
+        raise ToolDefinitionError(f"{_location(function)}{error}") from None
 
 
-def _place(function: Callable[..., Any]) -> str:
-    """File and line of a function, as the start of a message; empty for what is not written in Python."""
+def _location(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}: "
 
@@ -61,7 +57,7 @@ def _place(function: Callable[..., Any]) -> str:
 def _schema(function: Callable[..., Any], name: str) -> dict[str, Any]:
     doc = parse_docstring(inspect.getdoc(function) or "")
     if not doc.description:
-        raise ToolDefinitionError(f"tool {name!r} needs a docstring, which tells the model what it does")
+        raise ToolDefinitionError(f"tool {name!r} needs a docstring that tells the model what the tool does")
     hints = get_type_hints(function)
     properties: dict[str, Any] = {}
     required = []
@@ -80,6 +76,7 @@ def _schema(function: Callable[..., Any], name: str) -> dict[str, Any]:
             )
         where = f"parameter {parameter.name!r} of tool {name!r}"
         schema = type_schema(hints[parameter.name], where=where)
+        # Like transformers: "(choices: [...])" at the end of a description becomes an enum.
         properties[parameter.name] = schema | _described(doc.arguments[parameter.name], where=where)
         if parameter.default is parameter.empty:
             required.append(parameter.name)
@@ -94,25 +91,23 @@ def _schema(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def takes_self(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is an unannotated ``self``."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     return first is not None and first.name == "self" and first.annotation is first.empty
 
 
 def context_parameter(function: Callable[..., Any]) -> str | None:
-    """Name of the parameter that the environment fills in; ``None`` if there is none."""
     names = [name for name, hint in get_type_hints(function).items() if hint is Context and name != "return"]
     return names[0] if names else None
 
 
 def tool_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters that a call fills in."""
+    """Return the parameters that the model fills in."""
     parameters = list(inspect.signature(function).parameters.values())
     return parameters[1:] if takes_self(function) else parameters
 
 
 def type_schema(hint: Any, *, where: str) -> dict[str, Any]:
-    """The JSON schema of a type hint.
+    """Return the JSON schema of a type hint.
 
     Raises:
         ToolDefinitionError: If JSON has no such type; the message begins with ``where``.
@@ -171,7 +166,7 @@ def _described(text: str, *, where: str) -> dict[str, Any]:
 
 
 def parse_docstring(doc: str) -> Docstring:
-    """Split a dedented Google docstring into description, argument lines and return line."""
+    """Split a dedented Google docstring into description, argument descriptions and return description."""
     sections: dict[str, list[str]] = {"": []}
     current = ""
     for line in doc.splitlines():

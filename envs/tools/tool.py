@@ -1,12 +1,4 @@
-"""A function that the policy may call.
-
-``@tool`` turns a function, or a method of an environment, into a ``Tool``: its
-type hints and Google docstring become the schema that the model sees; a parameter
-annotated ``Context`` is hidden from it and filled in by the environment. A
-coroutine function is run to completion. A
-``ToolError`` raised inside is reported to the model; any other exception means
-that the infrastructure failed.
-"""
+"""Functions that the policy may call."""
 
 from __future__ import annotations
 
@@ -19,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
 from typing import Any, overload
 
-from turntree.envs.context import Context
 from turntree.envs.errors import ToolDefinitionError, ToolError
+from turntree.envs.task import Context
 from turntree.envs.tools.arguments import check_arguments
 from turntree.envs.tools.schema import context_parameter, function_schema, takes_self
 
@@ -30,9 +22,10 @@ __all__ = ["Tool", "ToolError", "tool", "with_methods"]
 class Tool:
     """A function with the schema that the model sees.
 
-    A tool can still be called like the function that it wraps; ``run`` is the
-    model's entry point, with checked arguments and text results. A subclass with
-    a ``schema`` and a ``run`` of its own needs no function: what it does not set is as below.
+    Type hints and the Google docstring become the schema; a parameter annotated ``Context`` is hidden from the model
+    and filled in by the environment. A tool can still be called like the function that it wraps; ``run`` is the model's
+    entry point, with checked arguments and a text result. A coroutine function is run to completion. A subclass that
+    defines its own ``schema`` and ``run`` needs no function.
     """
 
     schema: dict[str, Any]
@@ -44,7 +37,7 @@ class Tool:
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False, pure: bool = False
     ) -> None:
-        """Wrap ``function``; the arguments are ``tool``'s.
+        """Wrap ``function``; the arguments are those of ``tool``.
 
         Raises:
             ToolDefinitionError: If type hints or docstring do not describe every parameter, or a pure tool takes a
@@ -59,13 +52,13 @@ class Tool:
         self.pure = pure
         if pure and self.takes_context:
             raise ToolDefinitionError(
-                f"tool {self.name!r} is pure, so its result depends on its arguments alone, but it takes a Context; "
-                "leave out pure=True, or the parameter"
+                f"tool {self.name!r} is pure, so its result depends only on its arguments, but it takes a Context; "
+                "remove pure=True or the parameter"
             )
 
     @property
     def name(self) -> str:
-        """Name by which the model calls it."""
+        """The name by which the model calls the tool."""
         return str(self.schema["function"]["name"])
 
     @property
@@ -81,7 +74,7 @@ class Tool:
 
     @property
     def definitions(self) -> dict[str, Any]:
-        """Schemas that those of the parameters refer to, by name."""
+        """Schemas referenced by those of the parameters, by name."""
         parameters = self.schema["function"]["parameters"]
         return {**parameters.get("definitions", {}), **parameters.get("$defs", {})}
 
@@ -90,15 +83,16 @@ class Tool:
 
         Args:
             arguments: Keyword arguments as the model passed them.
-            owner: The environment or toolset, for a tool that is a method.
-            context: The episode's context, for a tool that takes one.
+            owner: The environment or toolset, if the tool is a method.
+            context: The episode's context, if the tool takes one.
 
         Returns:
-            The result as text: strings as they are, anything else as JSON.
+            The result as text: strings unchanged, anything else as JSON.
 
         Raises:
-            ToolError: If the arguments do not fit, or from the tool itself.
-            TypeError: If the tool takes a ``Context`` and there is none.
+            ToolError: If the arguments do not match the schema, or if the tool raised it. Reported to the model; any
+                other exception counts as an infrastructure failure.
+            TypeError: If the tool takes a ``Context`` and got none.
         """
         arguments = check_arguments(self.schema, arguments)
         if self._context is not None:
@@ -122,7 +116,7 @@ class Tool:
         return self if instance is None or not self.is_method else MethodType(self, instance)
 
     def __reduce__(self) -> str:
-        return self.function.__qualname__  # found again by name, like a function
+        return self.function.__qualname__  # pickled by name, like a function
 
     def __repr__(self) -> str:
         return f"Tool({self.name}({', '.join(self.properties)}))"
@@ -141,17 +135,17 @@ def tool(
     deterministic: bool = False,
     pure: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    '''Make a function or a method a tool.
+    '''Turn a function or a method into a tool.
 
     Args:
         function: The function; needs type hints and a Google docstring.
         name: Name by which the model calls it, if it differs from the function's.
-        deterministic: The author's assertion that the result depends on nothing but the arguments, the task and the
-            earlier turns and calls of the episode, and that the tool changes nothing. An environment with a
+        deterministic: Set it if the result depends only on the arguments, the task and the earlier turns and calls of
+            the episode (no clock, no network, no random numbers), and the tool changes nothing. An environment with a
             ``ResultMemo`` may then answer from the cache.
-        pure: The author's assertion that the result depends on nothing but the arguments, for as long as an episode
-            lasts, and that the tool changes nothing, inside the environment or outside: it may run for a turn that is
-            not sampled yet, and for nothing. It is then deterministic as well.
+        pure: Set it if, during an episode, the result depends only on the arguments, and the tool changes nothing
+            inside or outside the environment. The tool may then run speculatively, for a turn that is not sampled yet
+            or never will be. Implies ``deterministic``.
 
     Example:
         >>> @tool
@@ -172,8 +166,6 @@ def tool(
 
 
 def _awaited(result: Awaitable[Any]) -> Any:
-    """The result of a coroutine, run to completion in its own event loop."""
-
     async def wait() -> Any:
         return await result
 
@@ -181,12 +173,13 @@ def _awaited(result: Awaitable[Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as thread:  # this thread's loop is the caller's, and cannot run another
+    # This thread already runs the caller's event loop, and asyncio allows only one loop per thread.
+    with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, wait()).result()
 
 
 def with_methods(cls: type, inherited: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """The tools of a class: those of its bases, then its own decorated methods, which replace others of their name."""
+    """Return the tools of a class: inherited ones, then decorated methods, which replace tools of the same name."""
     methods = [value for value in vars(cls).values() if isinstance(value, Tool) and value.is_method]
     replaced = {method.name for method in methods}
     return (*(tool for tool in inherited if tool.name not in replaced), *methods)

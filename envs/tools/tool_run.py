@@ -1,7 +1,7 @@
-"""Conversion of the policy's calls to jobs, and of outcomes to tool messages.
+"""Turn the policy's calls into jobs, and their outcomes into tool messages.
 
-Errors of the model (no such tool, wrong arguments, a ``ToolError``) are
-reported to it; every other exception is left to the environment.
+The model's errors (an unknown tool, wrong arguments, a ``ToolError``) are reported to the model. Every other
+exception is left to the environment.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from turntree.envs.context import Context
-from turntree.envs.errors import ToolError
+from turntree.envs.errors import ToolError, nearest_hint
 from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.nearest import nearest_hint
 from turntree.envs.running.executor import Job, Outcome
 from turntree.envs.running.memo import ResultMemo
 from turntree.envs.running.pure_calls import PureCall, PureCalls
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 
 
@@ -33,23 +32,24 @@ def prepare(
 
     Args:
         owners: The instance of each tool that is a method, by the tool's name.
-        context: Filled in for tools that ask for it.
-        memo: Answers calls of deterministic tools; ``None`` runs every call.
-        point: Point of the episode at which the call is made, see ``memo.after_call``; empty runs it.
-        early: Calls of pure tools that were made for this step; ``None`` has none.
+        context: Filled in for tools that take one.
+        memo: Cache for deterministic tools; ``None`` runs every call.
+        point: Digest of the history before the call, see ``memo.after_call``; empty disables the cache.
+        early: Speculative calls of pure tools; ``None`` if there are none.
     """
     tool = next((tool for tool in tools if tool.name == call.name), None)
 
     def run() -> str:
         if tool is None:
-            raise _unknown(call.name, tools)
-        known = memo if tool.deterministic and point else None
-        result = known.get(point) if known is not None else None
+            hint = nearest_hint(call.name, [tool.name for tool in tools], "the tools are")
+            raise ToolError(f"there is no tool {call.name!r}; {hint}")
+        cache = memo if tool.deterministic and point else None
+        result = cache.get(point) if cache is not None else None
         if result is None:
-            made = partial(tool.run, call.arguments, owner=(owners or {}).get(call.name), context=context)
-            result = early.result(call, made) if early is not None and tool.pure else made()
-            if known is not None:
-                known.put(point, result)
+            execute = partial(tool.run, call.arguments, owner=(owners or {}).get(call.name), context=context)
+            result = early.result(call, execute) if early is not None and tool.pure else execute()
+            if cache is not None:
+                cache.put(point, result)
         return result
 
     shares_state = tool is not None and (tool.is_method or tool.takes_context)
@@ -59,31 +59,19 @@ def prepare(
 def prepare_ahead(
     calls: Sequence[ToolCall], tools: Sequence[Tool], owners: Mapping[str, object], early: PureCalls
 ) -> list[PureCall]:
-    """Prepare calls that may come, of tools that are ``pure`` and without those that were prepared before."""
+    """Prepare speculative calls of pure tools, except those that were prepared before."""
     pure = {tool.name: tool for tool in tools if tool.pure}
 
     def run(call: ToolCall) -> str:
         return pure[call.name].run(call.arguments, owner=owners.get(call.name))
 
-    made = (early.add(call, partial(run, call)) for call in calls if call.name in pure)
-    return [call for call in made if call is not None]
+    added = (early.add(call, partial(run, call)) for call in calls if call.name in pure)
+    return [call for call in added if call is not None]
 
 
 def answer(call: ToolCall, outcome: Outcome) -> Message:
-    """The tool message: the result, or ``Error: ...``.
-
-    Args:
-        outcome: Its outcome; not an infrastructure failure.
-    """
+    """Write the tool message: the result, or ``Error: ...``. Infrastructure failures do not get here."""
     content = outcome.text if outcome.error is None else f"Error: {outcome.error}"
-    return Message(role=Role.TOOL, content=_encodable(content), tool_call_id=call.id, name=call.name)
-
-
-def _unknown(name: str, tools: Sequence[Tool]) -> ToolError:
-    names = [tool.name for tool in tools]
-    return ToolError(f"there is no tool {name!r}; {nearest_hint(name, names, 'the tools are')}")
-
-
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which JSON can smuggle in and no tokenizer can encode."""
-    return text.encode("utf-8", "replace").decode()
+    # JSON can smuggle in lone surrogates, which no tokenizer can encode.
+    content = content.encode("utf-8", "replace").decode()
+    return Message(role=Role.TOOL, content=content, tool_call_id=call.id, name=call.name)

@@ -1,8 +1,7 @@
-"""Tools that share state, with one instance an episode.
+"""Tools that share state, with one instance per episode.
 
-An environment is given a prototype, in its attribute ``toolsets``. Every
-``reset`` makes a copy of it, and the end of the episode closes the copy.
-Invariant: the prototype itself is never used, so no episode sees another's state.
+An environment's ``toolsets`` holds prototypes. ``reset`` copies each of them, and the end of the episode closes the
+copy. Invariant: the prototype itself is never used, so no episode sees another episode's state.
 """
 
 from __future__ import annotations
@@ -36,33 +35,33 @@ class Toolset:
         ['note']
     '''
 
-    tools: tuple[Tool, ...] = ()
-    """The decorated methods, those of the bases first."""
+    tools: tuple[Tool, ...] = ()  #: the decorated methods, inherited ones first
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.tools = with_methods(cls, cls.tools)
 
     def fresh(self) -> Self:
-        """The instance of one episode; by default a deep copy of this one."""
+        """Return the instance of one episode; by default a deep copy of this one."""
         return copy.deepcopy(self)
 
     def exposure(self) -> str:
-        """Parts of this machine that a policy could read with this toolset and should not; by default nothing.
+        """Describe parts of this machine that a policy must not read but could, through this toolset.
 
-        Checked before a training run, which does not start if the answers of its tasks are readable.
+        Empty by default. Checked before a training run: the run does not start if the answers of its tasks are
+        readable.
         """
         return ""
 
     def close(self) -> None:
-        """Release the instance's resources, such as processes; called once or more."""
+        """Release the instance's resources, such as processes; may be called several times."""
 
 
 def all_tools(tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> tuple[Tool, ...]:
-    """Every tool that the model may call.
+    """Return every tool that the model may call.
 
     Raises:
-        ToolDefinitionError: If two tools have one name.
+        ToolDefinitionError: If two tools have the same name.
     """
     offered = (*tools, *(tool for toolset in toolsets for tool in toolset.tools))
     names = [tool.name for tool in offered]
@@ -73,7 +72,7 @@ def all_tools(tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> tuple[Tool,
 
 
 def owners_of(env: object, tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> dict[str, object]:
-    """The instance of each tool that is a method, by the tool's name: ``env``, or an episode's toolset."""
+    """Return the instance of each tool that is a method, by name: ``env`` or one of the episode's toolsets."""
     owners = {tool.name: env for tool in tools if tool.is_method}
     owners.update((tool.name, toolset) for toolset in toolsets for tool in toolset.tools)
     return owners

@@ -1,4 +1,1 @@
-"""The number of nodes that a step drafts, learnt from the cost of steps and the acceptance of drafts.
-
-Not here: the choice of nodes (``kernels``).
-"""
+"""Draft budgets: how many nodes a step drafts, learned from the cost of steps and the acceptance of drafts."""

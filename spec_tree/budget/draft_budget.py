@@ -1,18 +1,15 @@
-"""The draft budget: which drafts are worth verifying, learnt from the engine's own steps.
+"""Draft budget: which drafts are worth verifying, learned from the engine's own steps.
 
-A step of B requests with n draft tokens lasts T(B, n) seconds and emits B
-tokens and one for each accepted draft. The budget knows how many nodes of which
-estimated probability a request is offered, how often such nodes were recently
-accepted, and what a step costs; it takes the threshold with the most tokens per
-second, which may be no draft at all. It begins with few drafts and adds more
-only as they are accepted. From time to time it tries a little more than seems best,
-or nothing, so rarely that this costs about a hundredth of the time: a policy
-that sharpens, or a machine that becomes busy, is noticed. While nothing is worth
-verifying it rests: it decides and learns in one step of ``REST`` only, and when a
-trial is due. What drafts lose against the engine's own steps without any is paid
-from a ``StepAccount``; while it is empty there are none.
+A step of B requests with n draft tokens takes T(B, n) seconds and emits B tokens plus one per accepted draft. The
+budget tracks how many nodes of which estimated probability a request is offered, how often such nodes were
+accepted recently, and the cost of a step. It picks the threshold with the most tokens per second, which may be
+no draft at all. It starts with few drafts and adds more as they are accepted.
 
-The budget only ever leaves drafts out; it cannot change what is sampled.
+Now and then it tries slightly more than seems best, or nothing, at about a hundredth of the time, so it notices a
+policy that sharpens or a machine that becomes busy. While no draft pays, it decides and learns only once per ``REST``
+steps, and when a trial is due. A ``StepAccount`` bounds what drafts may lose against plain steps, which have none.
+
+The budget only leaves drafts out; it cannot change what is sampled.
 """
 
 from __future__ import annotations
@@ -28,49 +25,36 @@ from turntree.spec_tree.budget.step_account import StepAccount
 from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
 from turntree.spec_tree.kernels.compiled import kernel, part
 
-_CLASSES = 32
-"""Classes of estimated probability, of equal width."""
-_PRIOR = 4.0
-"""Weight, in nodes, of the store's estimate in each class, corrected for all classes alike."""
-_TRUST = 2.0
-"""Weight, in accepted nodes, of the prior trust in the store's estimates."""
-_RECENT = 64.0
-"""Nodes over which the acceptance of a class is averaged."""
-IDLE = 0.998
-"""Share of what was learnt of a class that remains after a step without it."""
-_FIRST_OFFER = 2.0
-"""Nodes assumed to be offered to a request before any was seen."""
+_CLASSES = 32  #: classes of estimated probability, of equal width
+_PRIOR = 4.0  #: weight, in nodes, of the store's estimate in each class, after the correction common to all classes
+_TRUST = 2.0  #: weight, in accepted nodes, of the prior trust in the store's estimates
+_RECENT = 64.0  #: nodes over which the acceptance of a class is averaged
+IDLE = 0.998  #: factor on a class's statistics after a step without it
+_FIRST_OFFER = 2.0  #: nodes assumed to be offered per request before any was seen
 _LEARNING_RATE = 0.05
-_FIRST_NODES = 2
-"""Least drafts of the first steps; half a draft a request if that is more."""
-_FIRST_STEPS = 8
-"""First steps, which alternate between few drafts and none, to learn what a draft costs."""
-_PROBE_SHARE = 0.01
-"""Share of the time that trials may cost."""
-PROBE_PAUSE = 8
-"""Least number of steps between two trials."""
+_FIRST_NODES = 2  #: minimum draft tokens of the first steps; half a token per request if that is more
+_FIRST_STEPS = 8  #: first steps, which alternate between few drafts and none to learn the cost of a draft
+_PROBE_SHARE = 0.01  #: fraction of the time that trials may cost
+PROBE_PAUSE = 8  #: fewest steps between two trials
+#: maximum steps for which a decision for no draft holds, once plain steps were measured often; a due trial ends it
 REST = 4
-"""Most steps for which a decision for no draft holds, once steps without drafts were measured often; none of them is
-one in which something is to be tried."""
-_OFTEN = 10.0
-"""Recent steps without drafts after which their cost is known well enough to rest."""
+_OFTEN = 10.0  #: recent steps without drafts after which their cost is known well enough to rest
 _LONG_AGO = 1 << 30
+#: fraction of the expected acceptances that counts against the cost of drafts: costs come from noisy steps, and where
+#: both are nearly even, as with many requests on a CPU, an expected gain may be a loss
 _CAUTION = 0.9
-"""Share of the expected acceptances that counts when drafts are weighed against their cost: costs are learnt from
-noisy steps, and where both are nearly even, as with many requests on a CPU, a gain may be a loss."""
 
 
 class Allowance(NamedTuple):
     """Limits on the drafts of a step."""
 
-    min_probability: float
-    """Least estimated path probability of a node."""
-    nodes: int
-    """Most nodes of the whole batch, the most probable ones; 0 is no draft."""
+    min_probability: float  #: minimum estimated path probability of a node
+    nodes: int  #: maximum nodes of the whole batch, the most probable first; 0 is no draft
 
 
 _NOTHING = Allowance(1.0, 0)
 
+#: statistics of the drafts by class, as the kernels read and write them
 SEEN = np.dtype(
     [
         ("drafted", np.float64, _CLASSES),
@@ -79,11 +63,10 @@ SEEN = np.dtype(
         ("looks", np.float64, _CLASSES),  # steps in which the whole offer was seen
         ("count", np.float64, _CLASSES),  # of the last step: nodes
         ("hits", np.float64, _CLASSES),  # and the accepted ones among them
-        ("nodes", np.float64, _CLASSES + 1),  # of a step that takes so many classes, the most probable first
-        ("rate", np.float64, _CLASSES + 1),  # expected tokens a second of it
+        ("nodes", np.float64, _CLASSES + 1),  # of a step with this many classes, the most probable ones
+        ("rate", np.float64, _CLASSES + 1),  # expected tokens per second of that step
     ]
 )
-"""Record of the drafts by class, as the kernels read and write it."""
 
 
 @part
@@ -93,17 +76,14 @@ def _center(kind: int) -> float:
 
 @kernel
 def _choose(seen: NDArray[np.void], cost: NDArray[np.void], rows: float, lowest: int) -> int:
-    """Fill ``nodes`` and ``rate``; returns how many classes, from the most probable on, make the best step.
-
-    The expected acceptance of a class is its recent one or, where little is known, the store's estimate, corrected for
-    all classes alike.
-    """
+    # A class's acceptance is its recent one or, if few nodes of it were seen, the store's estimate times ``trust``:
+    # the ratio of accepted to expected nodes over all classes.
     one = seen[0]
-    promised, came = 0.0, 0.0
+    expected_nodes, accepted_nodes = 0.0, 0.0
     for kind in range(_CLASSES):
-        promised += one.drafted[kind] * _center(kind)
-        came += one.accepted[kind]
-    trust = (came + _TRUST) / (promised + _TRUST)
+        expected_nodes += one.drafted[kind] * _center(kind)
+        accepted_nodes += one.accepted[kind]
+    trust = (accepted_nodes + _TRUST) / (expected_nodes + _TRUST)
     nodes, emitted, best = 0.0, rows, 0
     one.nodes[0], one.rate[0] = 0.0, rows / expected_seconds(cost[0], rows, rows)
     for taken in range(1, _CLASSES - lowest + 1):
@@ -128,9 +108,8 @@ def _learn(
     floor: float,
     lowest: int,
 ) -> int:
-    """Count the nodes of a step that was allowed ``asked``; returns those accepted."""
     one = seen[0]
-    least, came = 1.0, 0
+    least, accepted_nodes = 1.0, 0
     for kind in range(_CLASSES):
         one.count[kind], one.hits[kind] = 0.0, 0.0
     for i in range(len(estimates)):
@@ -139,19 +118,19 @@ def _learn(
         one.count[kind] += 1.0
         if accepted[i]:
             one.hits[kind] += 1.0
-            came += 1
+            accepted_nodes += 1
     if asked.nodes > 0:
         _see_offer(one, rows, least if len(estimates) >= asked.nodes else asked.min_probability, floor, lowest)
     for kind in range(_CLASSES):
         kept = IDLE * _RECENT / (_RECENT + one.count[kind])
         one.drafted[kind] = kept * one.drafted[kind] + one.count[kind]
         one.accepted[kind] = kept * one.accepted[kind] + one.hits[kind]
-    return came
+    return accepted_nodes
 
 
 @part
 def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) -> None:
-    """Learn what is offered from ``edge`` on, where the last allowance let the whole offer be seen."""
+    # Only classes from ``edge`` on were offered completely; the class below counts where it shows more than known.
     first = int(np.ceil(edge * _CLASSES))
     if edge <= floor:
         first = lowest
@@ -164,55 +143,39 @@ def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) ->
 
 
 class DraftBudget:
-    """Chooses the draft limits of each step."""
-
     def __init__(self, floor: float) -> None:
-        """Start with few drafts.
-
-        Args:
-            floor: Nodes of a smaller estimated path probability are never verified.
-        """
+        """Start with few drafts; nodes with a path probability below ``floor`` are never verified."""
         _get_ready()
         self.cost = StepCost()
         self._floor = float(floor)
         self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
         self._seen = np.zeros(1, SEEN)
         self._seen["offer"] = _FIRST_OFFER / _CLASSES
-        self._window = 0.0
-        """Most nodes while little is known."""
-        self._pause = 0
-        """Steps since the last trial."""
-        self._due: float = PROBE_PAUSE
-        """The pause after which the next one is made, as far as is known."""
+        self._window = 0.0  #: maximum nodes while little is known
+        self._pause = 0  #: steps since the last trial
+        self._due: float = PROBE_PAUSE  #: pause after which the next trial is due, as far as is known
         self._steps = 0
-        self._rest = 0
-        """Further steps of ``_rested`` requests without drafts and without a decision."""
+        self._rest = 0  #: further steps of ``_rested`` requests without drafts and without a decision
         self._rested = 0
-        self._resting = False
-        """Whether the last step was one of them."""
+        self._resting = False  #: whether the last step rested
         self._asked = Allowance(self._floor, 0)
-        self._from_nothing = False
-        """Whether the last step tried drafts although none seemed best."""
+        self._from_nothing = False  #: whether the last step tried drafts although none seemed best
         self._account = StepAccount(self.cost, first=_FIRST_STEPS // 2)
 
     def allow(self, rows: int, *, most: int | None = None) -> Allowance:
-        """Decide for the next step.
-
-        Args:
-            most: Most nodes of the whole batch that the engine takes.
-        """
+        """Decide for the next step; ``most`` caps the nodes of the whole batch."""
         self._resting = self.rests(rows)
         if self._resting:
             self._rest -= 1
             self._pause += 1
             return _NOTHING
-        self._rest = 0  # a decision for other requests ends it
+        self._rest = 0  # the number of requests may have changed, which ends the rest
         allowed = self._begin(rows) if self._steps < _FIRST_STEPS else self._best(rows)
         self._asked = allowed if most is None else allowed._replace(nodes=min(allowed.nodes, most))
         return self._asked
 
     def rests(self, rows: int) -> bool:
-        """Whether the next step of ``rows`` requests has no drafts, as it was decided before."""
+        """Return whether an earlier decision already rules out drafts in the next step of ``rows`` requests."""
         return self._rest > 0 and rows == self._rested
 
     def _begin(self, rows: int) -> Allowance:
@@ -238,26 +201,18 @@ class DraftBudget:
         return Allowance(max(self._floor, (_CLASSES - best) / _CLASSES), int(self._window))
 
     def observe(
-        self,
-        *,
-        rows: int,
-        tokens: int,
-        estimates: NDArray[np.float32],
-        accepted: NDArray[np.bool_],
-        seconds: float,
+        self, *, rows: int, tokens: int, estimates: NDArray[np.float32], accepted: NDArray[np.bool_], seconds: float
     ) -> None:
         """Learn from the step for which ``allow`` was last called.
 
-        Args:
-            tokens: Tokens that the model ran over, drafts included.
-            estimates: The store's path probability of each verified node, shape (nodes,).
-            accepted: Whether the policy sampled it, shape (nodes,).
+        ``tokens`` counts all tokens that the model ran over. ``estimates`` has the store's path probability of each
+        verified node, ``accepted`` whether the policy sampled it.
         """
         self._steps += 1
         if self._resting:
             self._charge(rows, tokens, seconds)
             return
-        came = _learn(
+        accepted_nodes = _learn(
             self._seen,
             np.ascontiguousarray(estimates, np.float32),
             np.ascontiguousarray(accepted, np.bool_),
@@ -266,11 +221,11 @@ class DraftBudget:
             self._floor,
             self._lowest,
         )
-        self._charge(rows, tokens, seconds, drafted=len(accepted), accepted=came)
+        self._charge(rows, tokens, seconds, drafted=len(accepted), accepted=accepted_nodes)
         self.cost.observe(rows, tokens, seconds)
-        if self._from_nothing and 3 * came > 2 * len(accepted):
-            self._pause = _LONG_AGO  # most were accepted: try again at once
-        self._window = min(self._window + 2.0 * came, 1e6)
+        if self._from_nothing and 3 * accepted_nodes > 2 * len(accepted):
+            self._pause = _LONG_AGO  # most drafts of the trial were accepted: try again at once
+        self._window = min(self._window + 2.0 * accepted_nodes, 1e6)
 
     def _charge(self, rows: int, tokens: int, seconds: float, *, drafted: int = 0, accepted: int = 0) -> None:
         self._account.charge(
@@ -284,7 +239,7 @@ class DraftBudget:
         )
 
     def _trial(self, rows: int, best: int) -> Allowance | None:
-        """A trial to make now: no draft, if its cost is unknown, else a few more than seems best."""
+        # a plain step if its cost is unknown, else a few more nodes than seems best
         self._due = PROBE_PAUSE
         if self._pause < PROBE_PAUSE:
             return None
@@ -303,7 +258,7 @@ class DraftBudget:
 
 @cache
 def _get_ready() -> None:
-    """Compile or load the kernels, so that no step of an engine waits for it."""
+    # compile or load the kernels now, so that no engine step waits for them
     seen, cost = np.zeros(1, SEEN), StepCost()
     cost.observe(1, 1, 1.0)
     cost.seconds(1, [1])

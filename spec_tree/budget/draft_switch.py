@@ -1,43 +1,32 @@
-"""The switch of drafts: on only where it is faster than the engine without them, and a bounded loss where it is not.
+"""Switch of all drafts: on only where drafts make the engine faster, with a bounded loss where they do not.
 
-Steps with drafts are compared with what the same engine does without any, which ``PlainSeconds`` knows from steps that
-had none. Decisions hold for a window of steps, since an engine that works ahead shows one only some steps later. Drafts
-are on where the last steps with drafts of about as many requests gained enough, by a lower bound; else they are tried
-now and then. What drafts lose, in trials or later, is paid from a ``LossAccount``; while it is empty, drafts are off.
-
-Not here: which drafts, and how many (``draft_budget``).
+Steps with drafts are compared with ``PlainSeconds``, learned from steps without. Decisions hold for a window of
+steps, since an asynchronous engine shows a decision only some steps later. Drafts stay on while recent steps of a
+similar number of requests gained enough, by a lower bound; otherwise they are tried now and then. A
+``LossAccount`` pays for what drafts lose; while it is empty, drafts are off.
+Not covered: which drafts, and how many (``draft_budget``).
 """
 
 from __future__ import annotations
 
 from math import sqrt
 
-from turntree.spec_tree.budget.loss_account import LossAccount
 from turntree.spec_tree.budget.plain_seconds import PlainSeconds
+from turntree.spec_tree.budget.step_account import LossAccount
 
-_KEPT = 1 - 1 / 32
-"""Share of what is known of steps with drafts that remains after one more."""
-_ENOUGH = 8.0
-"""Steps with drafts after which their gain is known."""
-_OWN_LOSS = 4.0
-"""Loss of a window that ends it at once, in steps without drafts."""
-_HICCUP = 4.0
-"""Cap of a step's seconds, as a multiple of the usual ones."""
-_UNTRIED, _LEAST = 1.0, 0.05
-"""Assumed loss of a step with drafts, in steps without: before the first, and at least."""
+_KEPT = 1 - 1 / 32  #: factor on the statistics of steps with drafts after one more step
+_ENOUGH = 8.0  #: steps with drafts after which their gain is known
+_OWN_LOSS = 4.0  #: loss of a window that ends it at once, in steps without drafts
+_HICCUP = 4.0  #: cap of a step's seconds, as a multiple of the usual ones
+_UNTRIED, _LEAST = 1.0, 0.05  #: assumed loss of a step with drafts, in plain steps: before the first one, and at least
+#: minimum seconds with drafts until plain steps are measured again, if drafts save at least this fraction
 _AFTER, _PLENTY = 5.0, 1 / 3
-"""Least seconds with drafts until the steps without are measured anew, where drafts spare this share of the time."""
-_SPED_UP = 1.25
-"""Factor by which steps with drafts become faster, beside those without, after which they are measured sooner."""
-_PACE = 1 / 16
-"""Weight of a step in the pace of steps with drafts."""
-_PAUSE = 60.0
-"""Seconds without a step after which they are, at once: the machine may have had other work."""
+_SPED_UP = 1.25  #: speed-up of steps with drafts, relative to plain steps, after which plain steps are measured sooner
+_PACE = 1 / 16  #: weight of a step in the pace of steps with drafts
+_PAUSE = 60.0  #: idle seconds after which plain steps are measured at once: the machine may have other work now
 
 
 class _Gain:
-    """What recent steps with drafts took, beside the steps without that sample as many tokens."""
-
     __slots__ = ("plain", "spread", "took", "weight")
 
     def __init__(self) -> None:
@@ -56,7 +45,7 @@ class _Gain:
         )
 
     def lower(self) -> float:
-        """Tokens a second beside those without drafts, less a standard error."""
+        # relative tokens per second with drafts, less one standard error
         return (self.plain - sqrt(max(self.spread, 0.0))) / self.took if self.took > 0 else 0.0
 
 
@@ -70,13 +59,11 @@ class DraftSwitch:
     """
 
     def __init__(self, *, loss_share: float = 0.01, least_gain: float = 1.05, window: int = 16, lag: int = 2) -> None:
-        """Start without knowledge, and without drafts.
+        """Start without drafts.
 
-        Args:
-            loss_share: Share of the time that drafts may lose.
-            least_gain: Tokens a second, as a multiple of those without drafts, for which they are switched on.
-            window: Least steps between two decisions.
-            lag: First steps after a change that belong to neither, as the engine works ahead.
+        Drafts may lose ``loss_share`` of the time. They are switched on from ``least_gain`` times the tokens per second
+        of plain steps. Decisions are ``window`` steps apart; the first ``lag`` steps after a change count for neither
+        side, because the engine works ahead.
         """
         self.plain = PlainSeconds()
         self._share = loss_share
@@ -86,15 +73,12 @@ class DraftSwitch:
         self._lag = lag
         self._on = False
         self._left = window
-        self._own = 0.0
-        """Loss of the current window."""
+        self._own = 0.0  #: loss of the current window, seconds
         self._gains: dict[int, _Gain] = {}
-        self._run = _Gain()
-        """Of the drafts since they were switched on, whatever the number of requests."""
-        self._since = 0.0
-        """Seconds with drafts since the steps without were measured."""
+        self._run = _Gain()  #: statistics since drafts were switched on, for any number of requests
+        self._since = 0.0  #: seconds with drafts since plain steps were measured
+        #: seconds of steps with drafts relative to plain steps: recently, and when plain steps were last measured
         self._pace = self._first_pace = 0.0
-        """Seconds of recent steps with drafts beside those without, now and when they were measured."""
         self._refreshing = False
         self._was, self._same = False, 0
         self._asked: float | None = None
@@ -103,7 +87,7 @@ class DraftSwitch:
         self._trials = 0
 
     def wants(self, rows: int, *, now: float) -> bool:
-        """Whether the next step of ``rows`` running requests may have drafts, at ``now`` on a clock of seconds."""
+        """Return whether the next step of ``rows`` running requests may have drafts; ``now`` is in seconds."""
         if self._asked is not None and now - self._asked > _PAUSE and self._on:
             self._since, self._left = float("inf"), 0
         self._asked = now
@@ -119,11 +103,12 @@ class DraftSwitch:
         if plain <= 0:
             return False
         if self._on:
-            spared = 1 - self._run.took / self._run.plain if self._run.plain else 0.0
-            often = (self._window + self._lag) * plain * spared / self._share
+            # Measuring plain steps costs the saving of one window, so the pause between two grows with the saving.
+            saved = 1 - self._run.took / self._run.plain if self._run.plain else 0.0
+            often = (self._window + self._lag) * plain * saved / self._share
             if self._pace < self._first_pace / _SPED_UP:
                 often /= 2
-            elif spared > _PLENTY:
+            elif saved > _PLENTY:
                 often = max(often, _AFTER)
             self._refreshing = self._since >= often
             kept = self._run.lower() >= self._least and self._own <= _OWN_LOSS * plain
@@ -133,6 +118,7 @@ class DraftSwitch:
             if not self._refreshing:
                 self._run = _Gain()
             return self._account.open
+        # A trial needs a balance that covers its worst case: one window, plus the lag before and after it.
         lost = _UNTRIED if gain is None else max(_LEAST, gain.took / gain.plain - 1)
         worst = plain * (min(_OWN_LOSS, self._window * lost) + 2 * self._lag * lost)
         if self._account.left < min(worst, self._account.most):
@@ -144,17 +130,12 @@ class DraftSwitch:
         return True
 
     def _near(self, rows: int) -> _Gain | None:
-        """Of the nearest class in which drafts were measured."""
         own = (rows - 1).bit_length()
         known = [kind for kind, gain in self._gains.items() if gain.weight >= _ENOUGH or kind == own]
         return self._gains[min(known, key=lambda kind: abs(kind - own))] if known else None
 
     def observe(self, *, rows: int, emitted: int, seconds: float, drafted: bool, prompt_tokens: int = 0) -> None:
-        """Learn from a step.
-
-        Args:
-            seconds: Wall time since the step before ended, or since there was something to do.
-        """
+        """Learn from a step; ``seconds`` is the time since the last step ended or work arrived."""
         self._seconds[drafted] += seconds
         self._same = self._same + 1 if drafted == self._was else 1
         self._was = drafted
@@ -175,10 +156,9 @@ class DraftSwitch:
                 self._renew(rows)
 
     def _weigh(self, rows: int, emitted: int, seconds: float, prompt_tokens: int, *, learns: bool) -> None:
-        """Charge what a step lost, or credit what it gained."""
         self._since += seconds
         plain = self.plain.seconds(rows)
-        if plain <= 0 or not self.plain.tells(rows, prompt_tokens):
+        if plain <= 0 or not self.plain.is_informative(rows, prompt_tokens):
             return
         usual = self._run.took / self._run.weight if self._run.weight >= _ENOUGH else plain
         prompts = self.plain.by_prompt_token * prompt_tokens
@@ -197,7 +177,6 @@ class DraftSwitch:
             self._left = 0
 
     def _renew(self, rows: int) -> None:
-        """Believe the steps without drafts just measured, and weigh the last steps with drafts by them."""
         ratio = self.plain.settle()
         if self._since > 0:
             gain = self._gains.get((rows - 1).bit_length())
@@ -208,7 +187,7 @@ class DraftSwitch:
         self._since = self._pace = self._first_pace = 0.0
 
     def figures(self) -> dict[str, float]:
-        """What the switch did so far, in seconds, windows and trials, and milliseconds of steps without drafts."""
+        """Return statistics in seconds, windows, trials, and milliseconds of plain steps by batch size."""
         return {
             "seconds_on": self._seconds[True],
             "seconds_off": self._seconds[False],

@@ -1,9 +1,9 @@
-"""Seconds of an engine's step without drafts, by its requests, from such steps alone.
+"""Seconds of engine steps without drafts (plain steps) by number of requests, learned from such steps alone.
 
-Per class of requests, the powers of two, the median of the last steps is a knot; a straight line goes from knot to
-knot. Beyond them the line goes on, but never above what is sure: a step of more requests is no faster, and one of
-fewer requests takes no less per request. So a number of requests that was never seen without drafts needs no steps of
-its own if the draft from below is enough. Prompt tokens add to a step by a rate that is learnt beside.
+Request counts are grouped by powers of two. The median of a group's last steps is a knot, with straight lines between
+knots. Beyond the knots the line continues within safe bounds: a step of more requests is no faster, and a step of
+fewer requests takes no less per request. So an unseen number of requests needs no plain steps of its own. Prompt
+tokens add to a step at a separately learned rate.
 """
 
 from __future__ import annotations
@@ -12,49 +12,41 @@ from bisect import bisect
 from collections import deque
 from statistics import median
 
-_STEPS = 24
-"""Steps of a class whose median counts."""
-_LEAST = 6
-"""Steps of a class before they do."""
-_KEPT = 0.98
-"""Share of what is known of prompt tokens that remains after a step."""
-_FEW = 4, 16
-"""Prompt tokens that hardly count, while their cost is unknown: by request, and a constant."""
+_STEPS = 24  #: last steps of a group that its median covers
+_LEAST = 6  #: steps that a group needs to count
+_KEPT = 0.98  #: factor on the statistics of prompt tokens after a step
+_FEW = 4, 16  #: prompt tokens that are negligible while their cost is unknown: per request, and a constant
 
 
 class PlainSeconds:
-    """Learns what steps without drafts last."""
-
     def __init__(self) -> None:
         self._steps: dict[int, deque[tuple[int, float]]] = {}
         self._touched: set[int] = set()
-        self._knots: dict[int, tuple[float, float]] = {}
-        """By class: mean requests and median seconds."""
-        self.most = 0.0
-        """Seconds of the longest kind of step known, 0 before the first."""
+        self._knots: dict[int, tuple[float, float]] = {}  #: per group: mean requests and median seconds
+        self.most = 0.0  #: seconds of the longest kind of step known, 0 before the first
         self._known: dict[int, float] = {}
+        #: of recent steps: number, means of prompt tokens and of seconds in excess of the knots, centred sums
         self._weight = self._tokens = self._rest = self._square = self._product = 0.0
-        """Recent steps: their number, means of prompt tokens and of seconds beside the knots, centred sums."""
 
     @property
     def knots(self) -> dict[int, float]:
-        """Median seconds by class, the power of two that is not below the requests."""
+        """Median seconds by group, keyed by the smallest power of two not below the requests."""
         return {1 << kind: self._knots[kind][1] for kind in sorted(self._knots)}
 
     @property
     def by_prompt_token(self) -> float:
-        """Seconds of a prompt token, 0 while unknown."""
+        """Seconds per prompt token, 0 while unknown."""
         return max(0.0, self._product / self._square) if self._square > 0 else 0.0
 
-    def tells(self, rows: int, prompt_tokens: int) -> bool:
-        """Whether a step is not mostly the work on its prompts."""
+    def is_informative(self, rows: int, prompt_tokens: int) -> bool:
+        """Return whether a step is mostly plain work, not work on its prompts."""
         if prompt_tokens <= _FEW[0] * rows + _FEW[1]:
             return True
         rate = self.by_prompt_token
         return 0 < rate * prompt_tokens <= self.seconds(rows)
 
     def seconds(self, rows: int) -> float:
-        """Expected seconds of a step of ``rows`` requests and no prompt tokens; 0 as long as nothing is known."""
+        """Return the expected seconds of a step of ``rows`` requests without prompt tokens, 0 while unknown."""
         if not self._knots:
             return 0.0
         if rows not in self._known:
@@ -68,6 +60,7 @@ class PlainSeconds:
             (low, fast), (high, slow) = knots[at - 1 : at + 1]
             return fast + (slow - fast) * (rows - low) / (high - low)
         near, seconds = knots[0] if at == 0 else knots[-1]
+        # Beyond the knots: between "as long as the nearest knot" and "in proportion to the requests".
         flat, steep = sorted((seconds, seconds * rows / near))
         if len(knots) == 1:
             return flat
@@ -75,13 +68,13 @@ class PlainSeconds:
         return min(max(seconds + (slow - fast) / (high - low) * (rows - near), flat), steep)
 
     def begin(self) -> None:
-        """Steps without drafts begin: those before were on another day."""
+        """Start a new series of plain steps: earlier ones may be long ago."""
         self._steps.clear()
         self._touched.clear()
 
     def observe(self, rows: int, seconds: float, prompt_tokens: int) -> bool:
-        """Count a step without drafts; returns whether it measured something. ``settle`` makes it count."""
-        measured = self.tells(rows, prompt_tokens)
+        """Record a plain step until ``settle``; return whether it was informative."""
+        measured = self.is_informative(rows, prompt_tokens)
         rate = self.by_prompt_token
         self._see_prompts(prompt_tokens, seconds - self.seconds(rows))
         if measured:
@@ -99,9 +92,9 @@ class PlainSeconds:
         self._product = _KEPT * self._product + far * (rest - self._rest)
 
     def settle(self) -> float:
-        """Renew the knots of the classes seen; returns by how much steps are slower than they were expected, 1 if even.
+        """Update the knots and return how much slower steps are than expected (1: as expected).
 
-        The other knots are changed with them: where the machine has become busy, it is so for all steps.
+        All other knots scale by the same ratio: a machine that becomes busy slows every step.
         """
         new: dict[int, tuple[float, float]] = {}
         before = after = 0.0

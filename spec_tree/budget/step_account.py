@@ -1,33 +1,61 @@
-"""A ``LossAccount`` that an engine's own steps fill: those with drafts are charged by what their tokens take without.
-
-What that is, ``PlainSeconds`` learns from steps without drafts alone: ``StepCost`` takes those with drafts of fewer
-requests for alike, and here only cuts off what a hiccup of the machine added.
-"""
+"""Accounts that bound the time that drafts may lose against steps without drafts."""
 
 from __future__ import annotations
 
-from turntree.spec_tree.budget.loss_account import LossAccount
 from turntree.spec_tree.budget.plain_seconds import PlainSeconds
 from turntree.spec_tree.budget.step_cost import StepCost
 
-LOSS_SHARE = 0.01
-"""Share of the time that drafts may lose, trials included."""
-_HICCUP = 2.0
-"""Cap of the seconds by which a step is charged, as a multiple of the expected ones."""
-_SETTLE = 8
-"""Steps without drafts after which those since the last time count."""
+_MOST = 8.0  #: bound of the account, in plain steps of the longest kind seen so far
+LOSS_SHARE = 0.01  #: fraction of the time that drafts may lose, trials included
+_HICCUP = 2.0  #: cap of the seconds that a step is charged, as a multiple of the expected ones
+_SETTLE = 8  #: plain steps between two updates of ``PlainSeconds``
+
+
+class LossAccount:
+    """Seconds that drafts may still lose: a fraction of the time, plus earlier gains up to a bound.
+
+    Earlier gains are capped, so in any span of time drafts lose at most that fraction of it plus the bound. The
+    bound pays for the first losses.
+
+    Example:
+        >>> account = LossAccount(0.01)
+        >>> account.step(0.1, plain=0.1)
+        >>> account.pay(0.85)
+        >>> account.open
+        False
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.most = 0.0  #: cap of ``left``, seconds
+        self.left = 0.0  #: balance, seconds
+        self.lost = 0.0  #: total loss of drafts less their gains, seconds
+
+    @property
+    def open(self) -> bool:
+        return self.left >= 0
+
+    def step(self, seconds: float, *, plain: float) -> None:
+        """Account for a step of ``seconds``; a plain step takes ``plain`` seconds, 0 if unknown."""
+        more = max(0.0, _MOST * plain - self.most)
+        self.most += more
+        self.left = min(self.left + more + self._share * seconds, self.most)
+
+    def pay(self, loss: float) -> None:
+        """Charge ``loss`` seconds, or credit them if negative."""
+        self.lost += loss
+        self.left = min(self.left - loss, self.most)
 
 
 class StepAccount:
-    """What drafts may still lose, by the steps so far."""
+    """A ``LossAccount`` that charges steps with drafts by the plain seconds of the tokens they emit.
+
+    ``PlainSeconds`` learns only from plain steps. ``StepCost`` treats a step with drafts like a plain step of more
+    requests, so here it only caps hiccups of the machine.
+    """
 
     def __init__(self, cost: StepCost, *, first: int = _SETTLE) -> None:
-        """Start without knowledge of steps.
-
-        Args:
-            cost: Expected seconds of steps; the caller teaches it.
-            first: Steps without drafts after which the first of them count.
-        """
+        """Start without measurements; the first plain steps count after ``first`` of them."""
         self._cost = cost
         self._first = first
         self._account = LossAccount(LOSS_SHARE)
@@ -36,7 +64,6 @@ class StepAccount:
 
     @property
     def open(self) -> bool:
-        """Whether drafts may be made."""
         return self._account.open
 
     def charge(
@@ -50,14 +77,10 @@ class StepAccount:
         prompt_tokens: int = 0,
         counts: bool = True,
     ) -> None:
-        """Charge a step with drafts, or learn from one without.
+        """Charge a step with drafts, or learn from a step without.
 
-        Args:
-            tokens: Tokens that the model ran over.
-            emitted: Tokens that were sampled.
-            seconds: Wall time of the step.
-            prompt_tokens: Prompt tokens that it processed.
-            counts: Whether more than the time that passed is taken from it.
+        ``tokens`` counts all tokens that the model ran over, ``emitted`` the sampled ones. Unless ``counts``, only the
+        time is accounted for.
         """
         plain = self._plain.seconds(rows)
         self._account.step(seconds, plain=plain)

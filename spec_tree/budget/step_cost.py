@@ -1,11 +1,9 @@
-"""The cost of an engine step, learnt from the steps that the engine makes.
+"""Cost of an engine step, learned from the engine's steps.
 
-A step of B requests that runs the model over m tokens, drafts included, is
-assumed to last g(m) + r B seconds. g only rises, in any shape: an accelerator
-is flat until its width is full and rises after it, a CPU rises from the first
-token. g is a table of measured averages by m, made monotone, a straight line
-between them; r, and g beyond the measured range, come from a linear fit. Both
-start from a prior and forget, so that a machine that becomes busy is noticed.
+A step of B requests over m tokens, drafts included, is modelled as g(m) + r B seconds. g only rises, in any shape:
+an accelerator is flat until it is fully occupied, a CPU rises from the first token. g is a table of measured
+averages by m, made monotone and interpolated linearly. r, and g beyond the measured range, come from a linear fit.
+Both start from a prior and forget, so that a machine that becomes busy is noticed.
 """
 
 from __future__ import annotations
@@ -18,29 +16,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from turntree.spec_tree.kernels.compiled import kernel, part
 
-_PER_DOUBLING = 4
-"""Entries of the table per doubling of the tokens."""
+_PER_DOUBLING = 4  #: entries of the table per doubling of the tokens
 _ENTRIES = 20 * _PER_DOUBLING
-_WIDTH = 8.0
-"""Tokens that cost as much as an empty step, before any measurement: a small CPU, where drafts pay least."""
-_RECENT = 20.0
-"""Steps over which an entry is averaged."""
-_IDLE = 0.998
-"""Share of an entry that remains after a step of another size."""
+_WIDTH = 8.0  #: prior: tokens that cost as much as an empty step, for a small CPU, where drafts pay least
+_RECENT = 20.0  #: steps over which an entry is averaged
+_IDLE = 0.998  #: factor on an entry after a step of another size
 _FIT_MEMORY = 0.99
-_PRIOR = 0.5
-"""Weight, in steps, of each of the three points of the prior."""
-_EAGER, _FIT_EVERY = 50, 12
-"""The table is rebuilt after each of so many first steps, then after every so many."""
-_DRIFT = 0.05
-"""Exponent of the ratio of measured to expected seconds by which steps of all sizes are scaled."""
-_SETTLING = 2
-"""First steps that are ignored: they compile and allocate."""
-_HICCUP = 2.0
-"""Cap of a step's seconds, as a multiple of the expected ones."""
+_PRIOR = 0.5  #: weight, in steps, of each of the three points of the prior
+_EAGER, _FIT_EVERY = 50, 12  #: the table is rebuilt after each of this many first steps, then once per this many
+_DRIFT = 0.05  #: exponent of the ratio of measured to expected seconds by which all entries are scaled
+_SETTLING = 2  #: first steps that are ignored: they compile and allocate
+_HICCUP = 2.0  #: cap of a step's seconds, as a multiple of the expected ones
 
 Floats = NDArray[np.float64]
 
+#: record of the step costs, as the kernels read and write it
 COST = np.dtype(
     [
         ("sums", np.float64, (_ENTRIES, 4)),  # per entry: weight, requests, tokens, seconds
@@ -54,11 +44,9 @@ COST = np.dtype(
         ("unfitted", np.int64),
     ]
 )
-"""Record of the step costs, as the kernels read and write it."""
 
 
 def entry_of(tokens: int) -> int:
-    """Entry of the table for steps over ``tokens`` tokens."""
     return min(math.floor(_PER_DOUBLING * math.log2(max(tokens, 1)) + 0.5), _ENTRIES - 1)
 
 
@@ -67,7 +55,7 @@ _entry = part(entry_of)
 
 @part
 def expected_seconds(cost: Any, rows: float, tokens: float) -> float:
-    """Expected seconds of one step; ``cost`` is the record of a ``StepCost``."""
+    """Return the expected seconds of one step; ``cost`` is the record of a ``StepCost``."""
     rest, by_row, by_token = cost.line[0], cost.line[1], cost.line[2]
     knots = cost.knots
     if knots == 0:
@@ -98,11 +86,11 @@ def _expect(cost: NDArray[np.void], rows: float, tokens: Floats, seconds: Floats
 
 @kernel
 def _take(costs: NDArray[np.void], rows: float, tokens: float, seconds: float) -> None:
-    """Count a step; hiccups and drift are recognised from the cost."""
     cost = costs[0]
     cost.steps += 1
     if cost.steps <= _SETTLING:
         return
+    # A hiccup is capped. A lasting change shifts all entries a little each step, as it concerns every step size.
     if cost.steps > 2 * _SETTLING:
         expected = expected_seconds(cost, rows, tokens)
         seconds = min(seconds, _HICCUP * expected)
@@ -146,25 +134,24 @@ class StepCost:
 
     @property
     def record(self) -> NDArray[np.void]:
-        """The record, rebuilt when it is due, shape (1,) of ``COST``; see ``expected_seconds``."""
+        """The record, shape (1,) of ``COST``, rebuilt if due; see ``expected_seconds``."""
         cost = self._cost
         if cost["unfitted"] and (cost["steps"] < _EAGER or cost["unfitted"] >= _FIT_EVERY):
             self._fit()
         return self._record
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn from a step of ``rows`` requests over ``tokens`` tokens."""
         _take(self.record, float(rows), float(tokens), float(seconds))
 
     def seconds(self, rows: int, tokens: ArrayLike) -> Floats:
-        """Expected seconds of steps of ``rows`` requests, by their ``tokens``, of the same shape."""
+        """Return the expected seconds of steps of ``rows`` requests over ``tokens`` tokens, element by element."""
         at = np.ascontiguousarray(tokens, np.float64)
         seconds = np.empty_like(at)
         _expect(self.record, float(rows), at.reshape(-1), seconds.reshape(-1))
         return seconds
 
     def weight(self, tokens: int) -> float:
-        """Number of recent measured steps over about so many tokens."""
+        """Return the number of recent steps over about ``tokens`` tokens."""
         return float(self._cost["sums"][entry_of(tokens), 0])
 
     def _fit(self) -> None:
@@ -191,7 +178,7 @@ class StepCost:
 
 
 def rising(values: Floats, weights: Floats) -> Floats:
-    """The nearest non-decreasing values, by weighted squares (pool adjacent violators), shape (n,)."""
+    """Return the nearest non-decreasing values by weighted squares (pool adjacent violators), shape (n,)."""
     means: list[float] = []
     masses: list[float] = []
     sizes: list[int] = []

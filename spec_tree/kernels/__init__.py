@@ -1,4 +1,1 @@
-"""Compiled loops over flat arrays: finding, weighing, growing, learning.
-
-Not here: which turns exist and how long they stay (``store``).
-"""
+"""Numba kernels over flat arrays: look up, weigh and grow drafts, and learn from verified tokens."""

@@ -1,8 +1,8 @@
-"""The kernels that take a whole batch: begin, draft, and move on.
+"""Kernels for a whole batch of turns: ``begin``, ``draft`` and ``advance``.
 
-They run without the interpreter's lock. ``begin`` and ``draft`` write only into the rows of
-``LiveTurns`` that they are asked for; ``move_on`` also writes into the log and the
-weights, so only one thread may call it at a time.
+All three run without the GIL. ``begin`` and ``draft`` write only the rows of ``LiveTurns`` that
+they get, so threads may run them side by side. ``advance`` also writes the token log and the weights:
+one thread at a time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.kernels.candidates import find_places
+from turntree.spec_tree.kernels.candidates import find_candidates
 from turntree.spec_tree.kernels.compiled import int64, kernel, part
-from turntree.spec_tree.kernels.growth import grow, is_end
+from turntree.spec_tree.kernels.growth import ends_turn, grow
 from turntree.spec_tree.kernels.indexing import claim, index_run
 from turntree.spec_tree.kernels.layout import (
     BACK,
@@ -34,29 +34,29 @@ from turntree.spec_tree.kernels.layout import (
     TokenLog,
     Weights,
 )
-from turntree.spec_tree.kernels.learning import accepted, learn_nodes, learn_places
-from turntree.spec_tree.kernels.look_ahead import TOGETHER, look_ahead
+from turntree.spec_tree.kernels.learning import accepted, learn_candidates, learn_nodes
+from turntree.spec_tree.kernels.prefetch import PREFETCHED_ROWS, prefetch_rows
 
+#: positions of the longest piece of the log that a live turn takes at once; a multiple of ``GRANULE``
 LONGEST_PIECE = 128
-"""Positions of the longest piece of the log that a live turn takes at once, a multiple of ``GRANULE``."""
 
 
 @kernel
 def begin(slots: NDArray[np.int64], keys: NDArray[np.uint64], live: NDArray[np.void]) -> None:
-    """Let turns of these ``keys``, shape (rows, 4), begin in ``slots`` of ``live``, of type ``LIVE_TURN``."""
+    """Initialise the rows ``slots`` of ``live`` (``LIVE_TURN``) for turns with ``keys``, shape (rows, 4)."""
     for b in range(len(slots)):
         turn = live[slots[b]]
         for j in range(4):
             turn.keys[j] = keys[b, j]
         turn.tail[0] = START
         turn.last, turn.length, turn.turn, turn.context[0], turn.context[1] = 0, 0, 0, 0, 0
-        turn.anchor_count, turn.place_count, turn.node_count, turn.drafted = 0, 0, 0, 0
+        turn.anchor_count, turn.candidate_count, turn.node_count, turn.drafted = 0, 0, 0, 0
 
 
 @kernel
 def draft(
     slots: NDArray[np.int64],
-    room: NDArray[np.int64],
+    max_depths: NDArray[np.int64],
     limits: DraftLimits,
     live: NDArray[np.void],
     sources: DraftSources,
@@ -66,38 +66,30 @@ def draft(
     start: int,
     counts: NDArray[np.int64],
 ) -> int:
-    """Draft for some live turns; the nodes of all are counted as handed out.
+    """Draft for the rows ``slots`` of ``live`` and return the number of nodes of all rows.
 
-    Args:
-        slots: Rows of ``live``, shape (rows,).
-        room: Depth at most of each row, shape (rows,).
-        live: The live turns, of type ``LIVE_TURN``.
-        work: Room to work in, a ``SCRATCH``, shape (1,).
-        out: One row's nodes after the other's, filled; room for ``rows * limits.budget`` from ``start`` on.
-        counts: Nodes of each row, filled, shape (rows,).
-
-    Returns:
-        The nodes of all rows.
+    ``max_depths`` bounds the path of each row. ``out`` is filled from ``start`` on, one row after the other, and needs
+    space for ``rows * limits.budget`` nodes; ``counts`` is filled with the nodes of each row.
     """
     own = work[0]
     total: int = int64(0)
     for b in range(len(slots)):
-        if b % TOGETHER == 0:
-            look_ahead(slots, b, live, sources.log, sources.turns, own)
+        if b % PREFETCHED_ROWS == 0:
+            prefetch_rows(slots, b, live, sources.log, sources.turns, own)
         turn = live[slots[b]]
-        turn.place_count, turn.node_count, counts[b] = 0, 0, 0
-        if room[b] >= 1 and not is_end(turn.tail[turn.last], limits.ends):
-            find_places(turn, b % TOGETHER, sources, own)
+        turn.candidate_count, turn.node_count, counts[b] = 0, 0, 0
+        if max_depths[b] >= 1 and not ends_turn(turn.tail[turn.last], limits.ends):
+            find_candidates(turn, b % PREFETCHED_ROWS, sources, own)
             at = start + total
             own_nodes = DraftNodes(out.tokens[at:], out.parents[at:], out.depths[at:], out.paths[at:])
-            counts[b] = grow(turn, room[b], limits, sources, weights[0], own, own_nodes)
+            counts[b] = grow(turn, max_depths[b], limits, sources, weights[0], own, own_nodes)
         turn.drafted = counts[b]
         total += counts[b]
     return total
 
 
 @kernel
-def move_on(
+def advance(
     slots: NDArray[np.int64],
     sampled: NDArray[np.int32],
     offsets: NDArray[np.int64],
@@ -106,9 +98,9 @@ def move_on(
     weights: Weights,
     head: NDArray[np.int64],
 ) -> int:
-    """Append ``sampled[offsets[b]:offsets[b + 1]]`` to each turn and learn from it; returns the accepted tokens.
+    """Append ``sampled[offsets[b]:offsets[b + 1]]`` to each turn, learn from them, count the accepted tokens.
 
-    The log from ``head[0]`` on must be free for these tokens and a piece more for each row.
+    The log must be free from ``head[0]`` on for these tokens and one more piece per row.
     """
     total = 0
     for b in range(len(slots)):
@@ -122,11 +114,10 @@ def move_on(
 
 @part
 def extend(turn: Any, new: NDArray[np.int32], sources: DraftSources, weights: Any, head: NDArray[np.int64]) -> int:
-    """Append ``new``, which is not empty, to one turn and learn from it, as ``move_on``."""
     total = accepted(turn, new)
-    learn_places(turn, new, sources.log, sources.contexts, weights)
+    learn_candidates(turn, new, sources.log, sources.contexts, weights)
     learn_nodes(turn, new, weights)
-    turn.place_count, turn.node_count, turn.drafted = 0, 0, 0
+    turn.candidate_count, turn.node_count, turn.drafted = 0, 0, 0
     _remember(turn, new)
     if turn.turn > 0:
         _append(turn, new, sources.log, head)
@@ -135,7 +126,7 @@ def extend(turn: Any, new: NDArray[np.int32], sources: DraftSources, weights: An
 
 @part
 def _remember(turn: Any, new: NDArray[np.int32]) -> None:
-    """Add ``new`` to the turn's tail, whose older part goes when it is full."""
+    # drop the older part of a full tail, but keep the MATCH tokens that agreements are counted over
     tail, last = turn.tail, turn.last
     for token in new:
         if last + 1 == TAIL:
@@ -150,11 +141,11 @@ def _remember(turn: Any, new: NDArray[np.int32]) -> None:
 
 @part
 def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.int64]) -> None:
-    """Write ``new`` behind the turn in the log, into a new piece where the old one is full, and index it."""
     exact, task, env = turn.keys[EXACT_KEY], turn.keys[TASK_KEY], turn.keys[ENV_KEY]
     at, limit, done = turn.position + 1, turn.limit, 0
     while done < len(new):
         if at == limit - 1:
+            # Pieces grow with the turn: a short turn wastes little space, a long one has few jumps.
             start = head[0]
             size = min(2 * GRANULE + turn.last // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
             head[0] = start + size
@@ -162,10 +153,10 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
             log.tokens[start], log.links[EXACT1, start] = BACK, at - 1
             log.tokens[start + 1] = END
             log.links[EXACT1, at] = start
-            log.tokens[at] = JUMP  # last of all: what it leads to stands when a reader sees it
+            log.tokens[at] = JUMP  # last: a reader that sees the mark finds the new piece complete
             at, limit = start + 1, start + size
         count = min(len(new) - done, limit - 1 - at)
-        # the end first, then the tokens from the last on: a reader never runs past what is written
+        # The end first, then the tokens from the last on: a reader never runs past what is written.
         log.tokens[at + count] = END
         for i in range(count - 1, -1, -1):
             log.tokens[at + i] = new[done + i]

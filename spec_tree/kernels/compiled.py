@@ -1,8 +1,7 @@
-"""How the kernels are compiled: without the interpreter's lock, kept between processes.
+"""Decorators that compile the kernels with numba and cache them on disk.
 
-numba keeps what it compiled beside the source, and compiles again when the file
-of the function itself has changed. A kernel also contains what it calls in other
-files, so here the sources of all kernels together decide.
+numba's cache only notices a change in the file of the kernel itself. A kernel also contains functions of
+other files, so these decorators key the cache by a digest of all kernel sources.
 """
 
 from __future__ import annotations
@@ -26,17 +25,15 @@ _njit: Any = numba.njit
 _OPTIONS = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True, "error_model": "numpy"}
 
 
+# ``_nrt``: arrays are not reference-counted, which would take more than half of a draft's time. The caller holds them,
+# and no kernel allocates one.
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile ``function`` when it is first called, or find what was compiled before.
-
-    References to arrays are not counted, which takes more than half of a draft's time: the caller holds them, and
-    no kernel makes an array.
-    """
+    """Compile ``function`` on its first call, without the GIL, or load it from the cache."""
     return _stamped(_njit(cache=True, **_OPTIONS)(function))
 
 
 def short_kernel(function: Callable[..., Any]) -> Any:
-    """As ``kernel``, with the interpreter's lock: for what takes less time than to get the lock back would."""
+    """Compile as ``kernel`` does, but keep the GIL: for work shorter than reacquiring it."""
     return _stamped(_njit(cache=True, **{**_OPTIONS, "nogil": False})(function))
 
 
@@ -46,9 +43,9 @@ def _stamped(compiled: Any) -> Any:
 
 
 def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile ``function`` into the kernels that call it; ``options`` as of ``njit``.
+    """Compile ``function`` only as a part of the kernels that call it; ``options`` go to ``njit``.
 
-    It has no wrapper, which halves the time of compilation: a call from the interpreter is a crash.
+    There is no Python wrapper, which halves the compile time. Calling it from Python crashes the process.
     """
     if function is None:
         return lambda function: part(function, **options)
@@ -56,29 +53,28 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Paste ``function`` into the kernels that call it."""
     return part(function, forceinline=True)
 
 
 def inlined_fast(function: Callable[..., Any]) -> Any:
-    """As ``inlined``, and sums of real numbers may be taken in any order."""
+    # fastmath lets the compiler reorder floating-point sums
     return part(function, forceinline=True, fastmath=True)
 
 
 @inlined
 def index(number: int) -> int:
-    """``number``, from 0 to 2**32 - 1, as an index: numba leaves out what it does for negative ones."""
+    """Return ``number`` (0 to 2**32 - 1) as an index for which numba emits no negative-index code."""
     same: int = int64(uint32(number))
     return same
 
 
 @cache
 def sources() -> str:
-    """A digest of the sources that kernels are made of."""
     digest = hashlib.blake2b(digest_size=16)
     root = Path(__file__).resolve().parents[1]
     for path in sorted(root.rglob("*.py")):
         text = path.read_bytes()
+        # layout.py has no kernel, but its dtypes and constants are compiled into them.
         if b"numba" in text or b"compiled import" in text or path.name == "layout.py":
             digest.update(str(path.relative_to(root)).encode() + text)
     return digest.hexdigest()

@@ -1,11 +1,8 @@
-"""How a token log finds what was sampled before.
+"""Index of the token log: each position links to the newest earlier one with the same key.
 
-Each position links to the newest earlier one with the same key: exact state
-and token, task and last two tokens, environment and last two, environment and
-last four. Heads are direct-mapped and nothing is stored of a key, so a link
-may lead to another key's position: whoever follows one compares the tokens.
-As in LZ77, a walk goes from new to old, and what has been overwritten is left
-behind without being unlinked.
+The four keys are the exact state with the last token, the task with the last two, and the environment with
+the last two and the last four. As in LZ77, heads are direct-mapped, keys are not stored, and overwritten
+positions are never unlinked: whoever follows a link compares the tokens.
 """
 
 from __future__ import annotations
@@ -34,26 +31,24 @@ _GOLDEN = np.uint64(GOLDEN)
 
 @inlined
 def mix(key: int, token: int) -> int:
-    """``key`` with one more token, 64 bits."""
+    """Return ``key`` extended by one token, 64 bits."""
     key = (key ^ uint64(uint32(token + 7))) * _GOLDEN
     return key ^ (key >> uint64(29))
 
 
 @inlined
 def lengthened(key: int, two: int, three: int) -> int:
-    """The key of an environment and two tokens, with the two before these."""
     return mix(mix(mix(key, two), three), 1)
 
 
 @inlined
 def head_of(key: int, heads: NDArray[np.int32]) -> int:
-    """Index of ``key`` in its table of heads."""
     return int64(key & uint64(len(heads) - 1))
 
 
 @inlined
 def follow_row(env: int, token: int) -> int:
-    """Where it is remembered what followed ``token`` in an environment."""
+    """Return the row of ``followers`` and ``followed`` for ``token`` in an environment."""
     return int64(mix(env, token) & uint64(FOLLOWED - 1))
 
 
@@ -66,34 +61,31 @@ def _link(kind: int, key: int, at: int, log: TokenLog) -> None:
 
 @part
 def index_run(start: int, stop: int, exact: int, task: int, env: int, log: TokenLog) -> None:
-    """Link the positions ``start:stop`` of one turn, which lie in one piece; the marks before them stand already.
-
-    A piece that begins with ``BACK`` goes on from the position that its link names.
-    """
+    """Link the positions ``start:stop`` of one turn, which lie in one piece, after its earlier ones."""
+    # The keys include up to three tokens before ``start``, which may lie in an earlier piece.
     tokens = log.tokens
     before = int64(start)
-    before, one = _before(before, log)
-    before, two = _before(before, log) if one >= 0 else (before, np.int32(-1))
-    before, three = _before(before, log) if two >= 0 else (before, np.int32(-1))
+    before, prev1 = _before(before, log)
+    before, prev2 = _before(before, log) if prev1 >= 0 else (before, np.int32(-1))
+    before, prev3 = _before(before, log) if prev2 >= 0 else (before, np.int32(-1))
     for at in range(start, stop):
         token = tokens[at]
-        narrow, middle, wide = mix(exact, token), mix(task, token), mix(env, token)
-        _link(int64(EXACT1), narrow, at, log)
+        exact_hash, task_hash, env_hash = mix(exact, token), mix(task, token), mix(env, token)
+        _link(int64(EXACT1), exact_hash, at, log)
         if token >= 0:
-            follow = follow_row(env, one)
+            follow = follow_row(env, prev1)
             log.followers[follow, log.followed[follow] % FOLLOWERS] = token
             log.followed[follow] += 1
-            middle, wide = mix(middle, one), mix(wide, one)
-            if one >= 0:
-                _link(int64(ENV4), lengthened(wide, two, three), at, log)
-        _link(int64(TASK2), middle, at, log)
-        _link(int64(ENV2), wide, at, log)
-        three, two, one = two, one, token
+            task_hash, env_hash = mix(task_hash, prev1), mix(env_hash, prev1)
+            if prev1 >= 0:
+                _link(int64(ENV4), lengthened(env_hash, prev2, prev3), at, log)
+        _link(int64(TASK2), task_hash, at, log)
+        _link(int64(ENV2), env_hash, at, log)
+        prev3, prev2, prev1 = prev2, prev1, token
 
 
 @inlined
 def _before(at: int, log: TokenLog) -> tuple[int, np.int32]:
-    """The position before ``at`` in its turn, and what stands there; -1 before the first."""
     at = at - 1
     token = log.tokens[at]
     if token == BACK:
@@ -104,7 +96,7 @@ def _before(at: int, log: TokenLog) -> tuple[int, np.int32]:
 
 @part
 def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
-    """Let ``turn`` own the granules of ``start:stop``, where nothing that stood there is found any more."""
+    # END stops every reader and walk at what stood here before, ahead of the change of owner
     for at in range(start, stop):
         log.tokens[at] = END
     for granule in range(start // GRANULE, (stop + GRANULE - 1) // GRANULE):
@@ -113,7 +105,6 @@ def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
 
 @part
 def _index_context(start: int, stop: int, log: ContextLog) -> None:
-    """Link the context ``start:stop`` by its last two tokens."""
     for at in range(start + 1, stop):
         head = context_head(start, log.tokens[at], log.tokens[at - 1], log)
         log.link[at] = log.heads[head]
@@ -129,8 +120,10 @@ def write_contexts(
     live: NDArray[np.void],
     log: ContextLog,
 ) -> None:
-    """Write the ``tokens`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]`` as the context of ``rows[i]``, for
-    all rows of ``live``; -1 is no row."""
+    """Write the contexts of all ``rows`` of ``live`` and link them; a row of -1 is skipped.
+
+    Context ``i`` is copied from ``tokens[begins[i]:]`` into ``bounds[i]:bounds[i + 1]`` of ``log``.
+    """
     for i in range(len(rows)):
         start, stop = bounds[i], bounds[i + 1]
         for at in range(start, stop):
@@ -143,5 +136,4 @@ def write_contexts(
 
 @inlined
 def context_head(start: int, token: int, before: int, log: ContextLog) -> int:
-    """Index of two tokens of the context that begins at ``start``."""
     return head_of(mix(mix(uint64(start) * _GOLDEN, token), before), log.heads)

@@ -1,7 +1,4 @@
-"""Machine instructions that numba does not reach by itself.
-
-None of them checks its arguments: who calls knows what is readable.
-"""
+"""LLVM intrinsics that numba does not expose. None of them checks its arguments."""
 
 from __future__ import annotations
 
@@ -21,21 +18,17 @@ _BYTE, _NUMBER = ir.IntType(8).as_pointer(), ir.IntType(32)
 
 
 def _data(context: Any, builder: Any, kind: Any, array: Any, start: Any, lanes: int) -> Any:
-    """The vector ``array[start:start + lanes]`` of 32-bit integers."""
     at = cgutils.gep(builder, context.make_array(kind)(context, builder, array).data, start)
     return builder.load(builder.bitcast(at, ir.VectorType(_NUMBER, lanes).as_pointer()), align=4)
 
 
 def spread(builder: Any, value: Any, lanes: int) -> Any:
-    """A vector that has ``value`` in every lane, in the code that ``builder`` writes."""
     kind = ir.VectorType(value.type, lanes)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _NUMBER(0))
     return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_NUMBER, lanes), [0] * lanes))
 
 
 def _simple(result: Any, taken: Any, build: Callable[[Any, Any], Any]) -> Any:
-    """An intrinsic of one number."""
-
     def typed(typing: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return build(builder, arguments[0])
@@ -45,12 +38,12 @@ def _simple(result: Any, taken: Any, build: Callable[[Any, Any], Any]) -> Any:
     return intrinsic(typed)
 
 
+#: bits of a float32
 as_bits = _simple(types.int32, types.float32, lambda builder, value: builder.bitcast(value, _NUMBER))
-"""The bits of a float32."""
+#: float32 with these bits
 from_bits = _simple(types.float32, types.int32, lambda builder, value: builder.bitcast(value, ir.FloatType()))
-"""The float32 of the bits."""
+#: index of the lowest set bit; at least one bit must be set
 lowest = _simple(types.int64, types.int64, lambda builder, value: builder.cttz(value, ir.IntType(1)(1)))
-"""The number of the lowest bit that is set, of which there must be one."""
 
 
 def _equal16(typing: Any, array: Any, start: Any, value: Any) -> Any:
@@ -62,8 +55,8 @@ def _equal16(typing: Any, array: Any, start: Any, value: Any) -> Any:
     return types.int64(array, types.int64, types.int32), generate
 
 
+#: ``equal16(array, start, value)``: bit ``i`` is set if ``array[start + i] == value``, for 16 entries of int32
 equal16: Any = intrinsic(_equal16)
-"""``equal16(array, start, value)``: bit ``i`` says whether ``array[start + i] == value``, of int32, for 16 entries."""
 
 
 def _alike8(typing: Any, first: Any, at: Any, second: Any, other: Any) -> Any:
@@ -72,6 +65,7 @@ def _alike8(typing: Any, first: Any, at: Any, second: Any, other: Any) -> Any:
             _data(context, builder, kind, array, builder.sub(last, ir.IntType(64)(7)), 8)
             for kind, array, last in zip(signature.args[::2], arguments[::2], arguments[1::2], strict=True)
         )
+        # Marks are negative and never count as equal: the caller must look at them.
         negative = builder.icmp_signed("<", mine, ir.Constant(mine.type, [0] * 8))
         wrong = builder.or_(builder.icmp_signed("!=", mine, theirs), negative)
         return builder.zext(builder.ctlz(builder.bitcast(wrong, ir.IntType(8)), ir.IntType(1)(0)), ir.IntType(64))
@@ -79,9 +73,9 @@ def _alike8(typing: Any, first: Any, at: Any, second: Any, other: Any) -> Any:
     return types.int64(first, types.int64, second, types.int64), generate
 
 
+#: ``alike8(first, at, second, other)``: of the 8 int32 that end at ``first[at]`` and ``second[other]``, how many are
+#: equal and not negative, counted backwards from the ends
 alike8: Any = intrinsic(_alike8)
-"""``alike8(first, at, second, other)``: how many of the 8 entries that end with ``first[at]`` equal those that end with
-``second[other]`` and are not negative, counted from the ends; of int32."""
 
 
 def _fetch(typing: Any, array: Any, row: Any) -> Any:
@@ -91,38 +85,36 @@ def _fetch(typing: Any, array: Any, row: Any) -> Any:
         address = builder.gep(builder.bitcast(some.data, _BYTE), [builder.mul(arguments[1], stride)])
         kind = ir.FunctionType(ir.VoidType(), [_BYTE, _NUMBER, _NUMBER, _NUMBER])
         prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # for reading (0), keep in all cache levels (3), data cache (1)
         builder.call(prefetch, [address, _NUMBER(0), _NUMBER(3), _NUMBER(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
 
 
-fetch: Any = intrinsic(_fetch)
-"""``fetch(array, row)``: ask for the memory at ``array[row]``, which is read soon; nothing waits for it."""
+fetch: Any = intrinsic(_fetch)  #: ``fetch(array, row)``: prefetch ``array[row]`` into the cache without waiting
 
 
 def _add(typing: Any, array: Any, at: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = cgutils.gep(
-            builder, context.make_array(signature.args[0])(context, builder, arguments[0]).data, arguments[1]
-        )
-        return builder.atomic_rmw("add", place, arguments[2], "seq_cst")
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", cgutils.gep(builder, data, arguments[1]), arguments[2], "seq_cst")
 
     return types.int64(array, types.int64, types.int64), generate
 
 
+#: ``add(array, at, value)``: atomic fetch-and-add on an int64, sequentially consistent between threads
 add: Any = intrinsic(_add)
-"""``add(array, at, value)``: add to ``array[at]``, of int64, and return what it was; of threads that do so, each sees
-what the ones before had written."""
 
 
 @inlined
 def where(value: int, array: NDArray[np.int32], start: int, stop: int) -> int:
-    """Where ``value`` is first in ``array[start:stop]``, behind which 15 entries must be readable; -1 if it is not."""
-    place: int = int64(-1)
-    while place < 0 and start < stop:
+    """Return the first index of ``value`` in ``array[start:stop]``, or -1; reads up to 15 entries past ``stop``."""
+    position: int = int64(-1)
+    while position < 0 and start < stop:
+        # Mask the bits past ``stop``.
         found = equal16(array, start, int32(value)) & ((int64(1) << min(stop - start, int64(16))) - 1)
         if found:
-            place = start + lowest(found)
+            position = start + lowest(found)
         start += 16
-    return place
+    return position

@@ -1,12 +1,10 @@
-"""The flat arrays behind the store, and what their entries mean.
+"""Layout of the flat arrays behind the draft store.
 
-All state that a kernel reads or writes lies in these arrays, so that threads
-may read while one writes. Nothing here knows how they are used.
+All state of the kernels lies in these arrays, so that threads may read while one thread writes.
 
-A token log holds turns, one token a position. A turn begins with ``START``, and
-``END`` stands after its last token. It may lie in several pieces: where one is
-full stands ``JUMP``, and the next one begins with ``BACK``; their links (row
-``EXACT1``) say where the other piece is.
+A token log holds stored turns, one token per position. A turn begins with ``START`` and ends with ``END``.
+It may lie in several pieces: a full piece ends with ``JUMP``, the next piece begins with ``BACK``, and the
+``EXACT1`` links of these two marks hold the position of the other piece.
 """
 
 from __future__ import annotations
@@ -16,61 +14,38 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-START, END, JUMP, BACK = -1, -2, -3, -4
-"""Marks in a token log; tokens are never negative."""
-GRANULE = 16
-"""Positions of the log that always belong to one turn."""
-TAIL = 256
-"""Tokens that are remembered of the end of a live turn; the last 64 always are."""
-MATCH = 64
-"""Agreement before a position is counted up to here; a turn that agrees from ``START`` on counts as much."""
-CANDIDATES = 160
-"""Places in the log that one draft may follow."""
-NODES = 256
-"""Nodes that one draft may weigh, those that are left out in the end included."""
-ANCHORS = 12
-"""Places kept of each live turn where earlier turns last agreed with it."""
-FEW = 8
-"""Numbers of votes are distinguished up to here."""
-FOLLOWERS = 8
-"""Tokens that are remembered to have followed one."""
-FOLLOWED = 1 << 15
-"""Tokens of which that is remembered, by hash."""
-HASHED = 8192
-"""Entries of a table of weights that is looked up by hash."""
-TABLES = 4
-"""Tables of such weights; see ``weighing``."""
-INPUTS, HIDDEN = 16, 16
-"""Shape of the network that weighs a node; see ``weighing``."""
+START, END, JUMP, BACK = -1, -2, -3, -4  #: marks in a token log; token ids are never negative
+GRANULE = 16  #: positions of the log that always belong to one turn
+TAIL = 256  #: last tokens of a live turn that are kept; at least the last 64 always are
+MATCH = 64  #: longest agreement that is counted; an agreement back to ``START`` counts as this
+CANDIDATES = 160  #: positions of the log that one draft may follow
+NODES = 256  #: nodes that one draft may weigh, including those not proposed
+ANCHORS = 12  #: anchors per live turn: positions where earlier turns agreed with it last
+FEW = 8  #: vote counts are told apart up to here
+FOLLOWERS = 8  #: followers kept per token
+FOLLOWED = 1 << 15  #: rows of ``followers``, by hash
+HASHED = 8192  #: entries of a hashed table of weights
+TABLES = 4  #: hashed tables of weights, see ``weighing``
+INPUTS, HIDDEN = 16, 16  #: shape of the network that weighs a node, see ``weighing``
 
-# Kinds: how a place was found. They are rows of the fitted and the saved weights, so none may change its number.
-EXACT = 0
-"""In a turn at the same exact state."""
-TASK = 1
-"""In a turn of the same task, after other tool calls."""
-ENV = 2
-"""In a turn of the same environment, with another task."""
-UNMATCHED = 3
-"""At an anchor or beside it, where the last token does not agree."""
-CONTEXT = 4
-"""In the turn's own context."""
-AT_ANCHOR = 5
-"""At an anchor where, as in the next two kinds, the last token agrees."""
-NEAR_ANCHOR = 6
-"""1 or 2 tokens from an anchor."""
-AROUND_ANCHOR = 7
-"""3 to ``candidates.WINDOW`` tokens from an anchor."""
-TOOLS = 8
-"""In a turn of the same task, after the same tool calls."""
-FOLLOWER = 9
-"""No place: a token that followed the last one before, in the same environment."""
-KINDS = 10
-"""How many of them."""
+# Kinds: how a position was found. They are rows of the fitted and the saved weights, so none may change its number.
+EXACT = 0  #: in a turn at the same exact state
+TASK = 1  #: in a turn of the same task, after other tool calls
+ENV = 2  #: in a turn of the same environment with another task
+UNMATCHED = 3  #: at or next to an anchor where the last token differs
+CONTEXT = 4  #: in the turn's own context
+AT_ANCHOR = 5  #: at an anchor; here and in the next two kinds the last token agrees
+NEAR_ANCHOR = 6  #: 1 or 2 tokens from an anchor
+AROUND_ANCHOR = 7  #: 3 to ``candidates.WINDOW`` tokens from an anchor
+TOOLS = 8  #: in a turn of the same task, after the same tool calls
+FOLLOWER = 9  #: not a candidate: a token that followed the previous token earlier in the same environment
+KINDS = 10  #: number of kinds
+#: columns of the weights per kind: ``candidates.length_class`` of the agreement. For ``UNMATCHED``: the anchor's age
+#: up to 7, plus 8 times the index in ``_ANCHOR_OFFSETS``. For ``FOLLOWER``: twice the number of votes up to ``FEW``,
+#: plus 1 below the root.
 LENGTHS = 24
-"""Columns of the weights by kind. Of a place: the class of its agreement, see ``candidates.length_class``. Of
-``UNMATCHED``: 8 times where beside the anchor (0 at it, 1 before, 2 after), plus the anchor's age up to 7. Of
-``FOLLOWER``: twice the number of votes up to ``FEW``, plus 1 below the root."""
 
+#: one live turn; ``LiveTurns`` explains the fields
 LIVE_TURN = np.dtype(
     [
         ("keys", np.uint64, 4),
@@ -84,10 +59,10 @@ LIVE_TURN = np.dtype(
         ("anchors", np.int32, ANCHORS),
         ("ages", np.int32, ANCHORS),
         ("anchor_count", np.int32),
-        ("places", np.int32, CANDIDATES),
+        ("candidates", np.int32, CANDIDATES),
         ("matches", np.int32, CANDIDATES),
         ("kinds", np.int32, CANDIDATES),
-        ("place_count", np.int32),
+        ("candidate_count", np.int32),
         ("node_token", np.int32, NODES),
         ("node_parent", np.int32, NODES),
         ("node_order", np.int32, NODES),
@@ -99,171 +74,116 @@ LIVE_TURN = np.dtype(
     ],
     align=True,
 )
-"""A live turn; ``LiveTurns`` explains the fields."""
 
+#: kinds of links to the newest earlier position with the same key: exact state and last token; task and last two;
+#: environment and last two; environment and last four (from a turn's second token on)
 EXACT1, TASK2, ENV2, ENV4 = range(4)
-"""Kinds of links, each to the newest earlier position with the same key: exact state and last token; task and last two
-tokens; environment and last two; environment and last four, this from the second token of a turn on."""
-LINKS = 4
-"""How many of them."""
-EXACT_KEY, TOOLS_KEY, TASK_KEY, ENV_KEY = range(4)
-"""Columns of a turn's keys, see ``DialogueState.backoff_states``."""
+LINKS = 4  #: number of link kinds
+EXACT_KEY, TOOLS_KEY, TASK_KEY, ENV_KEY = range(4)  #: columns of a turn's keys, see ``DialogueState.backoff_states``
 
 
 class TokenLog(NamedTuple):
-    """What was sampled, and where the same was sampled before."""
+    """Stored turns and their index."""
 
-    tokens: NDArray[np.int32]
-    """Tokens and marks, shape (capacity,)."""
+    tokens: NDArray[np.int32]  #: tokens and marks, shape (capacity,)
+    #: newest earlier position with the same key, shape (LINKS, capacity); row ``EXACT1`` also links pieces
     links: NDArray[np.int32]
-    """Newest earlier position with the same key, shape (LINKS, capacity); in row ``EXACT1`` also where a ``JUMP`` or
-    ``BACK`` leads."""
-    heads: NDArray[np.int32]
-    """Newest position by hash of the key, shape (LINKS, a power of two)."""
-    owner: NDArray[np.int32]
-    """Slot of the turn that a granule belongs to, 0 for none, shape (capacity / GRANULE,)."""
-    followers: NDArray[np.int32]
-    """The last tokens after a token in an environment, a ring, -1 where there are fewer, shape (FOLLOWED,
-    FOLLOWERS)."""
-    followed: NDArray[np.int32]
-    """How often it was followed, shape (FOLLOWED,)."""
+    heads: NDArray[np.int32]  #: newest position by hash of the key, shape (LINKS, a power of two)
+    owner: NDArray[np.int32]  #: slot of the turn that owns a granule, 0 for none, shape (capacity / GRANULE,)
+    followers: NDArray[np.int32]  #: ring of the last tokens after a token, -1 if unused, shape (FOLLOWED, FOLLOWERS)
+    followed: NDArray[np.int32]  #: tokens written to that ring; reset when one is removed, shape (FOLLOWED,)
+    #: per slot: tokens that candidates in the turn predicted, and how many were right, shape (slots, 2); slot 0 and
+    #: slots without a turn hold garbage
     votes: NDArray[np.int64]
-    """How often the token after a place in a turn was looked at once the next one was sampled, and how often they were
-    equal, by slot, shape (slots, 2). What stands at slot 0, and where no turn is, means nothing."""
 
 
-TurnKeys = NDArray[np.uint64]
-"""The keys of the turns in the log by slot, shape (slots, 4); zero at slot 0 and where no turn is."""
+TurnKeys = NDArray[np.uint64]  #: keys of the turns in the log, shape (slots, 4); zero at slot 0 and where no turn is
 
 
 class ContextLog(NamedTuple):
-    """The prompts of live turns, for their own drafts alone."""
+    """Prompts of the live turns, each used only for the turn's own drafts."""
 
-    tokens: NDArray[np.int32]
-    """Tokens, shape (capacity,)."""
-    link: NDArray[np.int32]
-    """Newest earlier position in the same context with the same last two tokens, shape (capacity,)."""
-    heads: NDArray[np.int32]
-    """Newest position by hash, shape (a power of two,)."""
+    tokens: NDArray[np.int32]  #: shape (capacity,)
+    link: NDArray[np.int32]  #: newest earlier position in the context with the same last two tokens, shape (capacity,)
+    heads: NDArray[np.int32]  #: newest position by hash, shape (a power of two,)
 
 
 class DraftSources(NamedTuple):
-    """What a draft is copied from."""
-
-    log: TokenLog
-    """The turns of the store."""
-    turns: TurnKeys
-    """Their keys."""
-    contexts: ContextLog
-    """The prompts of the live turns."""
+    log: TokenLog  #: stored turns
+    turns: TurnKeys  #: keys of the stored turns
+    contexts: ContextLog  #: prompts of the live turns
 
 
 class DraftLimits(NamedTuple):
-    """What the caller of a draft allows, for every row."""
+    """Limits of a draft, the same for every row."""
 
-    budget: int
-    """Nodes of a row at most."""
-    floor: float
-    """Probability that the whole path to a node must have."""
-    chain: bool
-    """Only the best child of a node."""
-    ends: NDArray[np.int32]
-    """Tokens after which nothing is drafted."""
+    budget: int  #: maximum nodes per row
+    floor: float  #: minimum probability of the path to a node
+    chain: bool  #: draft only the best child of each node
+    ends: NDArray[np.int32]  #: tokens after which nothing is drafted
 
 
 class DraftNodes(NamedTuple):
-    """The nodes of drafts, row after row, parents before their children; every array has shape (nodes,)."""
+    """Nodes of drafts, row after row, parents before their children; every array has shape (nodes,)."""
 
     tokens: NDArray[np.int32]
-    """Token ids."""
-    parents: NDArray[np.int32]
-    """Index in the row's draft, -1 for children of the root."""
-    depths: NDArray[np.int32]
-    """Tokens from the root on, from 1."""
-    paths: NDArray[np.float32]
-    """Probability of the whole path."""
+    parents: NDArray[np.int32]  #: index in the row's draft, -1 for children of the root
+    depths: NDArray[np.int32]  #: tokens from the root on, from 1
+    paths: NDArray[np.float32]  #: probability of the whole path
 
 
+#: weights of the draft model, one record per forest
 WEIGHTS = np.dtype(
     [
         ("odds", np.float32, (KINDS, LENGTHS)),  # weight of a vote by kind and column, see ``LENGTHS``
         ("tried", np.float64, (KINDS, LENGTHS, 2)),  # votes, and how many of them were right; older ones count less
-        ("hashed", np.float32, (TABLES, HASHED)),  # log-odds by hashed properties of a node, learnt online
-        ("scale", np.float32),  # factor of the log-odds of a node's votes, learnt online
+        ("hashed", np.float32, (TABLES, HASHED)),  # log-odds by hashed properties of a node, learned online
+        ("scale", np.float32),  # factor of the log-odds of a node's votes, learned online
         ("inner", np.float32, (INPUTS, HIDDEN)),  # first layer of the network
         ("bias", np.float32, HIDDEN),  # of its hidden units
         ("outer", np.float32, HIDDEN),  # second layer of the network
-        ("updates", np.int64),  # verdicts learnt from
+        ("updates", np.int64),  # updates so far
     ],
     align=True,
 )
-"""What is learnt of how drafts come true, one record for a forest."""
-Weights = NDArray[np.void]
-"""Of type ``WEIGHTS``, shape (1,)."""
+Weights = NDArray[np.void]  #: of type ``WEIGHTS``, shape (1,)
 
 
 class LiveTurns(NamedTuple):
-    """The turns that have begun and not ended, by handle slot; the first axis of every array.
+    """Turns that have begun and not ended; the first axis of every array is the handle's slot."""
 
-    All but the first are views of its fields.
-    """
+    records: NDArray[np.void]  #: ``LIVE_TURN`` records for the kernels; all other arrays are views of their fields
 
-    records: NDArray[np.void]
-    """What the kernels take, of type ``LIVE_TURN``."""
-
-    keys: NDArray[np.uint64]
-    """By ``EXACT_KEY`` to ``ENV_KEY``, shape (slots, 4)."""
-    tail: NDArray[np.int32]
-    """The last tokens, shape (slots, TAIL)."""
-    last: NDArray[np.int32]
-    """Where the newest token is in ``tail``."""
-    length: NDArray[np.int32]
-    """Tokens sampled so far."""
-    turn: NDArray[np.int32]
-    """Slot in ``TurnKeys``; 0 where the turn is not in the log."""
-    position: NDArray[np.int64]
-    """Where the newest token is in the log."""
-    limit: NDArray[np.int64]
-    """End of the piece of the log that the turn writes into."""
-    context: NDArray[np.int64]
-    """Begin and end of the context, shape (slots, 2)."""
+    keys: NDArray[np.uint64]  #: columns ``EXACT_KEY`` to ``ENV_KEY``, shape (slots, 4)
+    tail: NDArray[np.int32]  #: last tokens, shape (slots, TAIL)
+    last: NDArray[np.int32]  #: index of the newest token in ``tail``
+    length: NDArray[np.int32]  #: tokens sampled so far
+    turn: NDArray[np.int32]  #: slot in ``TurnKeys``, 0 if the turn is not in the log
+    position: NDArray[np.int64]  #: position of the newest token in the log
+    limit: NDArray[np.int64]  #: end of the piece of the log that the turn writes
+    context: NDArray[np.int64]  #: start and end of the context, shape (slots, 2)
+    #: positions in the log where earlier turns agreed last, advanced with the turn, shape (slots, ANCHORS)
     anchors: NDArray[np.int32]
-    """Places in the log where earlier turns last agreed, moved on with the turn since, shape (slots, ANCHORS)."""
-    ages: NDArray[np.int32]
-    """Tokens since an anchor was last confirmed, shape (slots, ANCHORS)."""
+    ages: NDArray[np.int32]  #: tokens since an anchor was confirmed, shape (slots, ANCHORS)
     anchor_count: NDArray[np.int32]
-    """Anchors in use."""
-    places: NDArray[np.int32]
-    """Places that the last draft followed, shape (slots, CANDIDATES)."""
+    candidates: NDArray[np.int32]  #: positions that the last draft followed, shape (slots, CANDIDATES)
+    #: tokens that agree; for ``UNMATCHED`` the column of ``LENGTHS``; shape (slots, CANDIDATES)
     matches: NDArray[np.int32]
-    """Tokens that agree up to there; the column of ``LENGTHS`` for ``UNMATCHED``; shape (slots, CANDIDATES)."""
-    kinds: NDArray[np.int32]
-    """How they were found, ``EXACT`` to ``TOOLS``, shape (slots, CANDIDATES)."""
-    place_count: NDArray[np.int32]
-    """Places in use."""
-    node_token: NDArray[np.int32]
-    """Nodes that the last draft weighed, the root first, shape (slots, NODES)."""
-    node_parent: NDArray[np.int32]
-    """Their parents, shape (slots, NODES)."""
-    node_order: NDArray[np.int32]
-    """Their index in the draft; -1 where they were left out, shape (slots, NODES)."""
-    node_votes: NDArray[np.float32]
-    """Log-odds of their votes, shape (slots, NODES)."""
-    node_probability: NDArray[np.float32]
-    """Estimated probability given the parent, shape (slots, NODES)."""
+    kinds: NDArray[np.int32]  #: ``EXACT`` to ``TOOLS``, shape (slots, CANDIDATES)
+    candidate_count: NDArray[np.int32]
+    node_token: NDArray[np.int32]  #: nodes that the last draft weighed, the root first, shape (slots, NODES)
+    node_parent: NDArray[np.int32]  #: shape (slots, NODES)
+    node_order: NDArray[np.int32]  #: index in the draft, -1 if not proposed, shape (slots, NODES)
+    node_votes: NDArray[np.float32]  #: log-odds of the votes, shape (slots, NODES)
+    node_probability: NDArray[np.float32]  #: estimated probability given the parent, shape (slots, NODES)
+    #: entries of the hashed tables; -1 in column 1 if only table 0 counts; shape (slots, NODES, TABLES)
     node_hashes: NDArray[np.int16]
-    """Entries of the hashed tables; -1 in column 1 where only table 0 counts; shape (slots, NODES, TABLES)."""
     node_count: NDArray[np.int32]
-    """Nodes in use."""
-    drafted: NDArray[np.int32]
-    """Nodes of the last draft that were handed out."""
+    drafted: NDArray[np.int32]  #: nodes of the last draft that were proposed
 
 
 def token_log(capacity: int, old: TokenLog | None = None) -> TokenLog:
-    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers and votes of ``old``.
-
-    Links are only read where they were written, so they are left as they come, and take no memory before.
-    """
+    """Return an empty log of ``capacity`` positions (a multiple of ``GRANULE``) with the statistics of ``old``."""
     size = 1
     while size * 8 < capacity:
         size *= 2
@@ -284,12 +204,11 @@ def token_log(capacity: int, old: TokenLog | None = None) -> TokenLog:
 
 
 def turn_keys(slots: int) -> TurnKeys:
-    """Keys of ``slots`` turns, none kept."""
     return np.zeros((slots, 4), np.uint64)
 
 
 def context_log(capacity: int) -> ContextLog:
-    """An empty log of ``capacity`` positions, a power of two."""
+    """Return an empty log of ``capacity`` positions, a power of two."""
     log = ContextLog(*(np.zeros((capacity,), np.int32) for _ in ContextLog._fields))
     log.link[:] = -1
     log.heads[:] = -1
@@ -297,6 +216,5 @@ def context_log(capacity: int) -> ContextLog:
 
 
 def live_turns(slots: int) -> LiveTurns:
-    """Room for ``slots`` live turns."""
     records = np.zeros((slots,), LIVE_TURN)
     return LiveTurns(records, *(records[name] for name in LiveTurns._fields[1:]))

@@ -1,9 +1,8 @@
-"""What a verdict teaches: how places, votes and nodes came true.
+"""Learn from verified tokens how reliable candidates, votes and nodes are.
 
-Places move on, and those that agreed, or did until just now, become anchors.
-The odds of a kind of place are its share of right votes, sharpened; the
-logistic model takes a gradient step for the nodes beside the accepted path.
-The network is not learnt online.
+The odds of a kind of candidates are its share of right votes, sharpened. The hashed weights take a gradient
+step for all children on the accepted path. The network is not trained online. Candidates that agreed, or
+agreed until a moment ago, become anchors.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.kernels.candidates import length_class, step_on
+from turntree.spec_tree.kernels.candidates import length_class, next_position
 from turntree.spec_tree.kernels.compiled import float32, index, inlined, int64, part
 from turntree.spec_tree.kernels.indexing import follow_row
 from turntree.spec_tree.kernels.layout import (
@@ -33,23 +32,16 @@ from turntree.spec_tree.kernels.layout import (
     TokenLog,
 )
 
-_RATE, _SCALE_RATE = np.float32(0.08), np.float32(0.001)
-"""Step sizes of the weights by token, and of the factor of the votes."""
-_SHARPNESS = 2.0
-"""Exponent of the odds: how much more a likely place counts than an unlikely one."""
-_TEACH_EVERY, _SETTLE_EVERY = 4, 64
-"""Verdicts between two from which votes are counted, and between two settings of the odds."""
-_MEMORY = 4000.0
-"""Votes of a kind and length after which older ones count half."""
-_STALE = 100
-"""Tokens after which an anchor that was not confirmed is given up."""
-_SAME = 24
-"""Anchors so near to each other are one."""
+_RATE, _SCALE_RATE = np.float32(0.08), np.float32(0.001)  #: step sizes of the hashed weights and of the votes' scale
+_SHARPNESS = 2.0  #: exponent of the odds: prefers reliable candidates over unreliable ones
+_TEACH_EVERY, _SETTLE_EVERY = 4, 64  #: updates between two that count votes, and between two recomputations of the odds
+_MEMORY = 4000.0  #: votes per kind and length after which older ones count half
+_STALE = 100  #: tokens after which an unconfirmed anchor is dropped
+_SAME = 24  #: anchors at most this many positions apart are one
 
 
 @part
 def settle_odds(weights: Any) -> None:
-    """Set the odds from the counts; ``weights`` are one ``WEIGHTS``, as everywhere here."""
     for kind in range(KINDS):
         for length in range(LENGTHS):
             share = min((weights.tried[kind, length, 1] + 0.3) / (weights.tried[kind, length, 0] + 1.0), 0.98)
@@ -57,30 +49,30 @@ def settle_odds(weights: Any) -> None:
 
 
 @part
-def learn_places(turn: Any, sampled: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any) -> None:
-    """Count right and wrong votes of a turn's places after ``sampled``; move its anchors on and renew them."""
+def learn_candidates(turn: Any, sampled: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any) -> None:
+    """Count right and wrong votes of a turn's candidates after ``sampled`` and renew the turn's anchors."""
     anchors, ages = turn.anchors, turn.ages
     length = len(sampled)
     anchored = int64(0)
-    # the turn went on, and its anchors with it; those that are kept move together at the front
+    # Advance the anchors with the turn and close the gaps that stale ones leave.
     for i in range(turn.anchor_count):
         if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
             anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
             anchored += 1
     weights.updates += 1
     teach = weights.updates % _TEACH_EVERY == 0
-    for c in range(turn.place_count):
-        place, kind, match = int64(turn.places[c]), turn.kinds[c], turn.matches[c]
+    for c in range(turn.candidate_count):
+        position, kind, match = int64(turn.candidates[c]), turn.kinds[c], turn.matches[c]
         agreed, token = int64(0), np.int32(-1)
         while agreed < length:
-            place, token = step_on(place, kind, turn.context[1], log, contexts)
+            position, token = next_position(position, kind, turn.context[1], log, contexts)
             if token < 0:
                 break
-            if teach and (kind != UNMATCHED or agreed == 0):  # once it agrees, it is no ``UNMATCHED`` place any more
+            if teach and (kind != UNMATCHED or agreed == 0):  # once it has agreed, it is not ``UNMATCHED`` any more
                 of = match if kind == UNMATCHED else length_class(match + agreed)
                 _count(weights.tried[kind, of], token == sampled[agreed])
                 if kind != CONTEXT:
-                    votes = log.votes[index(log.owner[index(place // GRANULE)])]
+                    votes = log.votes[index(log.owner[index(position // GRANULE)])]
                     votes[0] += 1
                     votes[1] += token == sampled[agreed]
             if token != sampled[agreed]:
@@ -92,9 +84,9 @@ def learn_places(turn: Any, sampled: NDArray[np.int32], log: TokenLog, contexts:
         if strength < 2:
             continue
         if agreed == length:
-            anchored = _anchor(place, int64(0), anchors, ages, anchored)
-        elif agreed >= length - 2 and kind != ENV:  # it differs at its end: as if it had agreed
-            anchored = _anchor(place - 1 + length - agreed, int64(length - agreed), anchors, ages, anchored)
+            anchored = _anchor(position, int64(0), anchors, ages, anchored)
+        elif agreed >= length - 2 and kind != ENV:  # it differs only in the last tokens: treat it as agreeing
+            anchored = _anchor(position - 1 + length - agreed, int64(length - agreed), anchors, ages, anchored)
     if teach:
         _learn_followers(turn, sampled, log, weights)
     if teach and weights.updates % _SETTLE_EVERY == 0:
@@ -104,7 +96,7 @@ def learn_places(turn: Any, sampled: NDArray[np.int32], log: TokenLog, contexts:
 
 @inlined
 def _count(tried: NDArray[np.float64], right: bool) -> None:
-    """Count a vote; the older ones fade, for the policy changes."""
+    # older votes fade because the policy changes
     tried[0] += 1.0
     if right:
         tried[1] += 1.0
@@ -115,8 +107,8 @@ def _count(tried: NDArray[np.float64], right: bool) -> None:
 
 @part
 def _learn_followers(turn: Any, sampled: NDArray[np.int32], log: TokenLog, weights: Any) -> None:
-    """Count how often what followed a token before does so again: at the root and, for all numbers of votes, below."""
-    few = min(turn.place_count, FEW)
+    # At the root the column is that of the number of votes; below, no votes are known, so all columns learn.
+    few = min(turn.candidate_count, FEW)
     for level in range(min(len(sampled), 2)):
         row = follow_row(turn.keys[ENV_KEY], turn.tail[turn.last] if level == 0 else sampled[0])
         for i in range(FOLLOWERS):
@@ -131,28 +123,27 @@ def _learn_followers(turn: Any, sampled: NDArray[np.int32], log: TokenLog, weigh
 
 
 @part
-def _anchor(place: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.int32], count: int) -> int:
-    """Put an anchor at ``place``, in the stead of one near it or of the stalest; returns how many there are."""
+def _anchor(position: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.int32], count: int) -> int:
+    # Replaces an anchor nearby or, when all are in use, the stalest one.
     for i in range(count):
-        if abs(anchors[i] - place) <= _SAME:
+        if abs(anchors[i] - position) <= _SAME:
             if age <= ages[i]:
-                anchors[i], ages[i] = place, age
+                anchors[i], ages[i] = position, age
             return count
     if count < ANCHORS:
-        anchors[count], ages[count] = place, age
+        anchors[count], ages[count] = position, age
         return count + 1
     stalest = 0
     for i in range(count):
         if ages[i] > ages[stalest]:
             stalest = i
     if ages[stalest] > age:
-        anchors[stalest], ages[stalest] = place, age
+        anchors[stalest], ages[stalest] = position, age
     return count
 
 
 @part
 def learn_nodes(turn: Any, sampled: NDArray[np.int32], weights: Any) -> None:
-    """Take a gradient step for the children of every node on the accepted path."""
     tokens, parents, hashes = turn.node_token, turn.node_parent, turn.node_hashes
     votes, probabilities = turn.node_votes, turn.node_probability
     current = 0
@@ -167,7 +158,7 @@ def learn_nodes(turn: Any, sampled: NDArray[np.int32], weights: Any) -> None:
             error = truth - probabilities[z]
             weights.scale += _SCALE_RATE * error * votes[z]
             for j in range(TABLES if hashes[z, 1] >= 0 else 1):
-                rate = _RATE if j < 2 else _RATE * float32(0.5)  # 0 and 1 go by a single token
+                rate = _RATE if j < 2 else _RATE * float32(0.5)  # tables 0 and 1 are keyed by a single token
                 weights.hashed[j, hashes[z, j]] += rate * error
         if right < 0:
             return
@@ -176,7 +167,7 @@ def learn_nodes(turn: Any, sampled: NDArray[np.int32], weights: Any) -> None:
 
 @part
 def accepted(turn: Any, sampled: NDArray[np.int32]) -> int:
-    """How many tokens of ``sampled`` lie on one path of the nodes that were handed out."""
+    """Return how many tokens of ``sampled`` lie on one path of the nodes that were proposed."""
     tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order
     current = 0
     for depth in range(len(sampled)):

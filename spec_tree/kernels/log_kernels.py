@@ -1,4 +1,4 @@
-"""Single turns in the log: written whole, opened to be written on, read, indexed again, given up."""
+"""Write, read, index and drop single turns of the token log."""
 
 from __future__ import annotations
 
@@ -23,27 +23,20 @@ from turntree.spec_tree.kernels.layout import (
     TurnKeys,
 )
 
-OPENED = 2 * GRANULE
-"""Positions of the first piece of a live turn."""
+OPENED = 2 * GRANULE  #: positions of a live turn's first piece
 
 
 @part
 def _write_turn(
     start: int, stop: int, sampled: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
 ) -> None:
-    """Write a turn into the free piece ``start:stop`` and index it, its beginning by its tool history.
-
-    Args:
-        start: A multiple of ``GRANULE``.
-        stop: The same; at least two positions more than the turn has tokens.
-        sampled: The turn so far.
-        keys: Exact, tools, task, environment.
-    """
     claim(start, stop, turn, log)
+    # The end first, the tokens from the last on, ``START`` last of all: no concurrent reader runs past the turn.
     log.tokens[start + len(sampled) + 1] = END
     for i in range(len(sampled) - 1, -1, -1):
         log.tokens[start + 1 + i] = sampled[i]
     log.tokens[start] = START
+    # The start of a turn is indexed by the tool history, its tokens by the task.
     index_run(start, start + 1, keys[EXACT_KEY], keys[TOOLS_KEY], keys[ENV_KEY], log)
     index_run(start + 1, start + 1 + len(sampled), keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
 
@@ -58,9 +51,10 @@ def write_turns(
     log: TokenLog,
     turns: TurnKeys,
 ) -> None:
-    """Write the tokens ``spans[i]`` of ``sampled``, from one place to another, into ``bounds[i]:bounds[i + 1]``.
+    """Write ``sampled[spans[i, 0]:spans[i, 1]]`` as a turn into the free piece ``bounds[i]:bounds[i + 1]``.
 
-    ``keys`` of shape (turns, 4) are those of ``slots``.
+    ``keys``, shape (turns, 4), become those of ``slots``. Pieces begin and end at a multiple of ``GRANULE`` and
+    have at least two positions more than their turn has tokens.
     """
     for i in range(len(slots)):
         slot, key = slots[i], keys[i]
@@ -79,9 +73,9 @@ def open_turns(
     log: TokenLog,
     turns: TurnKeys,
 ) -> None:
-    """Begin the turns of ``rows`` of ``live``, whose keys are set, in a piece each from ``head[0]`` on.
+    """Store the turns of ``rows`` of ``live``, whose keys are set, as empty turns from ``head[0]`` on.
 
-    ``nothing`` is an array without a token.
+    ``nothing`` is an empty array of tokens.
     """
     for i in range(len(rows)):
         turn, slot, start = live[rows[i]], slots[i], head[0]
@@ -94,7 +88,7 @@ def open_turns(
 
 @kernel
 def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
-    """Copy the turn that begins at ``start`` into ``out`` as far as there is room; returns how many tokens."""
+    """Copy the turn that begins at ``start`` into ``out``, as far as it fits; return the number of tokens."""
     at, count = start + 1, 0
     while count < len(out):
         token = log.tokens[at]
@@ -111,7 +105,6 @@ def read_turn(start: int, out: NDArray[np.int32], log: TokenLog) -> int:
 
 @kernel
 def index_log(head: int, log: TokenLog, turns: TurnKeys) -> None:
-    """Index all turns that stand in the log before ``head``, the oldest positions first."""
     for granule in range(1, head // GRANULE):
         slot, begin = log.owner[granule], granule * GRANULE
         if slot == 0 or (log.tokens[begin] != START and log.tokens[begin] != BACK):
@@ -129,7 +122,7 @@ def index_log(head: int, log: TokenLog, turns: TurnKeys) -> None:
 def drop_turns(
     starts: NDArray[np.int64], slots: NDArray[np.int64], kept: NDArray[np.int32], log: TokenLog, turns: TurnKeys
 ) -> None:
-    """Let the turns that begin at ``starts`` be found no more; ``kept`` of shape (FOLLOWERS,) is room to work in."""
+    """Make the turns that begin at ``starts`` unreachable; ``kept``, shape (FOLLOWERS,), is working memory."""
     for i in range(len(slots)):
         slot = slots[i]
         env = turns[slot, ENV_KEY]
@@ -141,7 +134,7 @@ def drop_turns(
 
 @part
 def _forget_followers(start: int, env: int, kept: NDArray[np.int32], log: TokenLog) -> None:
-    """Take back what the turn that begins at ``start`` added to what followed each token, as far as it still stands."""
+    # Undo what the turn added to the followers, as far as newer turns have not overwritten it.
     at, before = int64(start), np.int32(START)
     while True:
         at += 1
@@ -157,7 +150,7 @@ def _forget_followers(start: int, env: int, kept: NDArray[np.int32], log: TokenL
 
 @part
 def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLog) -> None:
-    """Remove the oldest ``token`` of a row of ``followers``; the others move together, the oldest first."""
+    # remove the oldest occurrence of the token; the ring is rewritten, oldest first
     count = min(log.followed[row], FOLLOWERS)
     oldest = log.followed[row] % FOLLOWERS if count == FOLLOWERS else 0
     kept[:] = -1
@@ -176,7 +169,6 @@ def _forget_follower(row: int, token: int, kept: NDArray[np.int32], log: TokenLo
 
 @part
 def _disown(start: int, turn: int, log: TokenLog) -> None:
-    """Let nobody own the granules of the turn that begins at ``start``."""
     piece = int64(start)
     while True:
         stop = piece + 1

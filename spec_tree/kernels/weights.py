@@ -1,8 +1,4 @@
-"""The weights that a forest starts from.
-
-They were fitted on recorded turns of several models and tasks, without any
-weight that knows a token; ``benchmarks/fit_weights.py`` makes the file.
-"""
+"""Initial weights of a forest, fitted on recorded turns by ``benchmarks/fit_weights.py``."""
 
 from __future__ import annotations
 
@@ -17,12 +13,11 @@ from numpy.typing import NDArray
 from turntree.spec_tree.kernels.layout import WEIGHTS, Weights
 from turntree.spec_tree.kernels.learning import settle_odds
 
-_COUNTED = 40.0
-"""Votes that the share of a kind and length starts with."""
+_COUNTED = 40.0  #: votes that the prior share of a kind and length counts as
 
 
 def first_weights() -> Weights:
-    """Weights that have seen none of this forest's verdicts."""
+    """Return the fitted weights, which contain no weight of a particular token."""
     prior = _prior()
     weights = np.zeros(1, WEIGHTS)
     tried = np.minimum(prior["tried"], _COUNTED)
@@ -30,13 +25,13 @@ def first_weights() -> Weights:
     weights["tried"][..., 1] = tried * prior["share"]
     for name in ("scale", "inner", "bias", "outer"):
         weights[name] = prior[name]
-    # a compiled one of its own would take longer to make than to run this
+    # In Python: compiling a kernel for this one call takes longer than running it.
     settle_odds.py_func(weights.view(np.recarray)[0])
     return weights
 
 
 def parts(weights: Weights) -> dict[str, NDArray[Any]]:
-    """The fields by name, as views; a single number has shape (1,)."""
+    """Return the fields as views by name; a scalar has shape (1,)."""
     assert WEIGHTS.names is not None
     return {name: weights[name] if weights[name].ndim == 1 else weights[name][0] for name in WEIGHTS.names}
 

@@ -1,4 +1,1 @@
-"""Acceptance of drafted tokens: acceptance rules, noise, levels, monitors, the ledger.
-
-Not here: how drafts are made (``store``, ``kernels``).
-"""
+"""Acceptance of drafted tokens: acceptance rules, noise, exactness levels, monitors, the turn ledger."""

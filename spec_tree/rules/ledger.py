@@ -1,21 +1,15 @@
-"""The ledger of stored turns: each may be replayed once, at a known level of exactness.
+"""Ledger of stored turns: each may be replayed once, at a known level of exactness.
 
-A stored turn is a draw from the distribution that is stored with it, and a rule that
-replays it as such is exact under conditions that this module keeps:
+A stored turn is a draw from the distribution stored with it. Replaying it is exact only if:
 
-- A turn is handed out once: ``use`` raises on the second time. Two replays of
-  one draw would not be two draws.
-- A turn is handed out only after the step in which it was stored is closed.
-  Within a step short turns finish first, so taking what is stored so far
-  would take short turns more often than the policy samples them.
-- Which turn is handed out, and which is dropped for room, depends on no turn's
-  content: not on its reward, and not on its length either. So a turn is charged
-  for the tokens that it could have had, not for those that it has; and of the
-  turns of one step those with the lowest random rank go first, not the
-  earliest, which are the short ones.
+- It is used once: two replays of one draw would not be two draws.
+- The step that stored it is closed. Short turns finish first, so taking turns of the running step would take
+  short turns more often than the policy samples them.
+- The choice of turns to use or to drop depends on no turn's content: neither on the reward nor on the length. So
+  a turn is charged for its token limit, not for its tokens, and of one step the turns with the lowest random
+  rank are dropped first, not the earliest, which are the short ones.
 
-Not covered: turns that were abandoned before they ended are not stored, so turns
-cut off by a deadline are missing among those that can be handed out.
+Not covered: turns abandoned before their end are not stored, so turns cut off by a deadline are missing.
 """
 
 from __future__ import annotations
@@ -35,36 +29,29 @@ from turntree.spec_tree.rules.level import Level
 
 
 class TurnUnavailable(ForestError):
-    """A stored turn was requested a second time, or was dropped."""
+    """The requested turn was used, was dropped, or belongs to the running step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredTurn:
     """A turn sampled at a state, with the distribution that it was drawn from."""
 
-    tokens: NDArray[np.int32]
-    """Token ids, shape (tokens,)."""
-    logprobs: NDArray[np.float32]
-    """Natural log-probability of each token under the distribution that it was drawn from, shape (tokens,)."""
-    top_ids: NDArray[np.int32]
-    """Most probable tokens of that distribution at each position, shape (tokens, k); k may be 0."""
-    top_logprobs: NDArray[np.float32]
-    """Their log-probabilities, shape (tokens, k)."""
-    seed: int | None
-    """Seed of the noise; ``None`` if it was not from a single seed."""
-    version: int
-    """Version of the policy that drew it."""
-    room: int
-    """Tokens that it could have had: the amount it is charged."""
-    stopped: bool
-    """Whether it ended by itself; otherwise ``room`` or the context was exhausted."""
+    tokens: NDArray[np.int32]  #: shape (tokens,)
+    logprobs: NDArray[np.float32]  #: natural log-probabilities under the distribution drawn from, shape (tokens,)
+    top_ids: NDArray[np.int32]  #: most probable tokens of that distribution, shape (tokens, k); k may be 0
+    top_logprobs: NDArray[np.float32]  #: shape (tokens, k)
+    seed: int | None  #: seed of the noise; ``None`` if there was not one single seed
+    version: int  #: version of the policy that drew it
+    token_limit: int  #: most tokens that the turn could have had; the ledger charges this number
+    stopped: bool  #: ended by itself, not by its token limit or the context length
 
     def __post_init__(self) -> None:
         count = len(self.tokens)
-        if not 1 <= count <= self.room:
-            raise ValueError(f"a stored turn has 1 to room={self.room} tokens, got {count}")
+        if not 1 <= count <= self.token_limit:
+            raise ValueError(f"a stored turn has 1 to token_limit={self.token_limit} tokens, got {count}")
+        # The first dimension of every array is the number of tokens.
         if self.logprobs.shape != (count,):
-            raise ValueError(f"expected {count} log-probabilities, one a token, got shape {self.logprobs.shape}")
+            raise ValueError(f"expected {count} log-probabilities, one per token, got shape {self.logprobs.shape}")
         if self.top_ids.shape != self.top_logprobs.shape or self.top_ids.ndim != 2 or len(self.top_ids) != count:
             raise ValueError(
                 f"expected top tokens of shape ({count}, k), got ids {self.top_ids.shape} and log-probabilities "
@@ -73,31 +60,23 @@ class StoredTurn:
 
 
 class ReplayedTurn(NamedTuple):
-    """The right to replay one turn, now used."""
+    """A stored turn that has been taken for its one replay."""
 
-    number: int
-    """Number of the turn in the ledger."""
+    number: int  #: number in the ledger
     turn: StoredTurn
-    level: Level
-    """Exactness of a replay by an exact rule: C if the policy was trained on the turn, else B."""
+    level: Level  #: of a replay by an exact rule: C if the policy was trained on the turn, else B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerStats:
     """Contents and counts of a ledger."""
 
-    turns: int
-    """Turns that can still be handed out, those of the running step included."""
-    tokens: int
-    """Tokens of these turns."""
-    charged: int
-    """Room of these turns, which is bounded."""
-    added: int
-    """Turns stored since the beginning."""
+    turns: int  #: unused turns, including the running step's
+    tokens: int  #: tokens of these turns
+    charged: int  #: sum of the token limits of these turns, which is bounded
+    added: int  #: turns stored so far
     used: int
-    """Turns handed out."""
-    dropped: int
-    """Turns dropped for room."""
+    dropped: int  #: turns dropped because the ledger was full
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,12 +91,9 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Ranks:
-    """Turns of one step in the order in which they would be dropped; may still contain removed ones."""
-
+    #: (rank, number); removed turns stay until the heap is rebuilt
     heap: list[tuple[int, int]] = field(default_factory=list)
-    """Ranks and numbers."""
-    held: int = 0
-    """Turns still held."""
+    held: int = 0  #: turns still stored
 
 
 @dataclass(slots=True)
@@ -129,17 +105,17 @@ class _Counts:
 
 
 class Ledger:
-    """Stored turns by opaque key, each good for one use. Threads may share it.
+    """Stored turns by key, each good for one use. Thread-safe.
 
     Args:
-        max_tokens: Most tokens that the turns held could have had; those of the oldest step go first.
+        max_tokens: Bound on the sum of the turns' token limits; turns of the oldest step are dropped first.
 
     Example:
         >>> ledger = Ledger(max_tokens=100)
         >>> one = np.zeros((1, 0))
         >>> turn = StoredTurn(
         ...     tokens=np.array([7], np.int32), logprobs=np.array([-0.5], np.float32), top_ids=one.astype(np.int32),
-        ...     top_logprobs=one.astype(np.float32), seed=1, version=0, room=4, stopped=True)
+        ...     top_logprobs=one.astype(np.float32), seed=1, version=0, token_limit=4, stopped=True)
         >>> number = ledger.add("state", turn, rank=17)
         >>> ledger.take("state") is None  # its step is still running
         True
@@ -152,47 +128,46 @@ class Ledger:
 
     def __init__(self, *, max_tokens: int) -> None:
         if max_tokens < 1:
-            raise ValueError(f"a ledger needs room for at least one token, got max_tokens={max_tokens}")
+            raise ValueError(f"max_tokens of a ledger must be at least 1, got {max_tokens}")
         self.max_tokens = max_tokens
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
+        #: per key and step the sorted (rank, number), so that no lookup walks over all turns
         self._by_key: dict[Hashable, dict[int, list[tuple[int, int]]]] = {}
-        """Ranks and numbers of a key's turns by step, in order, so that none is found by a walk over all."""
         self._by_step: dict[int, _Ranks] = {}
         self._step = 0
-        self._floor = -1
-        """Highest rank dropped in the running step: later turns below it must not be kept."""
+        self._floor = -1  #: highest rank dropped in the running step: later turns below it must be dropped too
         self._next = 0
         self._counts = _Counts()
 
     @property
     def step(self) -> int:
-        """Steps closed so far."""
         return self._step
 
     @property
     def queued(self) -> int:
-        """Turns in the order in which they would be dropped, with at most as many removed ones as are held."""
+        """Return the length of all drop queues, including turns already removed (at most one per stored turn)."""
         return sum(len(ranks.heap) for ranks in self._by_step.values())
 
     def add(self, key: Hashable, turn: StoredTurn, *, rank: int, emitted: bool = True, trained: bool = False) -> int:
         """Store a turn and return its number.
 
         Args:
-            key: The exact state and all else that the distribution depends on, such as the sampler's transforms.
-            rank: A random number, at least 0; must not depend on the turn's tokens. If there is no room for
-                all turns of a step those with the highest ranks stay. A second turn of the same key, step and rank
-                is the same draw, sampled again, and is not stored.
-            emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False``
-                for one that was precomputed and is in no episode.
-            trained: Whether the policy was already trained on it, or on a turn that it was made of.
+            key: The exact state and all else that the distribution depends on, such as the sampling transforms.
+            rank: A random number, at least 0, independent of the turn's tokens. If not all turns of a step fit, those
+                with the highest ranks stay. A second turn with the same key, step and rank is the same draw, sampled
+                again, and is not stored.
+            emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False`` for
+                precomputed turns that no episode contains.
+            trained: Whether the policy was already trained on the turn, or on a turn that it was built from.
         """
         with self._lock:
             held = self._by_key.get(key, {}).get(self._step, [])
-            place = bisect_left(held, (rank, -1))
-            if place < len(held) and held[place][0] == rank:
-                return held[place][1]
+            index = bisect_left(held, (rank, -1))
+            if index < len(held) and held[index][0] == rank:
+                return held[index][1]
             number, self._next = self._next, self._next + 1
+            # Keeping this turn although one of higher rank was dropped would favour turns that finish late.
             if rank <= self._floor:
                 self._counts.dropped += 1
                 return number
@@ -205,14 +180,14 @@ class Ledger:
         """Use a turn of ``key`` from the latest closed step that has one; ``None`` if there is none.
 
         Args:
-            pick: A random number that chooses among equals; must not depend on the turns' tokens.
+            pick: A random number that selects one of several, independent of the turns' tokens.
         """
         with self._lock:
             equals = self._equals(key)
             return self._use(equals[pick % len(equals)][1]) if equals else None
 
     def waiting(self, key: Hashable) -> list[StoredTurn]:
-        """The turns among which ``take`` would choose."""
+        """Return the turns among which ``take`` would choose."""
         with self._lock:
             return [self._entries[number].turn for _, number in self._equals(key)]
 
@@ -224,19 +199,19 @@ class Ledger:
         """
         with self._lock:
             if not 0 <= number < self._next:
-                raise TurnUnavailable(f"there is no turn {number}; the ledger has numbered {self._next} so far")
+                raise TurnUnavailable(f"there is no turn {number}; expected a number from 0 to {self._next - 1}")
             if number not in self._entries:
-                raise TurnUnavailable(f"turn {number} was used already or dropped for room; a stored turn is one draw")
+                raise TurnUnavailable(f"turn {number} was already used or dropped: a stored turn can be used once")
             if self._entries[number].step == self._step:
                 raise TurnUnavailable(f"turn {number} belongs to the running step; call close_step() first")
             return self._use(number)
 
     def close_step(self, *, trained: bool = True) -> None:
-        """Close the step after a policy update: turns stored until now can be handed out from now on.
+        """Close the step after a policy update, which makes the turns stored so far available.
 
         Args:
-            trained: Whether the policy may have been trained on the turns that went into episodes. Marking
-                too many only weakens a claim, from B to C.
+            trained: Whether the policy may have been trained on the turns that went into episodes. Marking too many
+                only weakens a claim, from B to C.
         """
         with self._lock:
             self._step += 1
@@ -245,7 +220,6 @@ class Ledger:
                 entry.trained |= trained and entry.emitted
 
     def stats(self) -> LedgerStats:
-        """Contents and counts of the ledger."""
         with self._lock:
             return LedgerStats(
                 turns=len(self._entries),
@@ -263,10 +237,10 @@ class Ledger:
         ranks.held += 1
         heapq.heappush(ranks.heap, (entry.rank, number))
         self._counts.tokens += len(entry.turn.tokens)
-        self._counts.charged += entry.turn.room
+        self._counts.charged += entry.turn.token_limit
 
     def _equals(self, key: Hashable) -> list[tuple[int, int]]:
-        """Ranks and numbers in the order of rank, as the order in which they were sampled is chance."""
+        # in order of rank, since the order of sampling is chance
         by_step = self._by_key.get(key, {})
         return next((by_step[step] for step in reversed(by_step) if step < self._step), [])
 
@@ -276,7 +250,6 @@ class Ledger:
         return ReplayedTurn(number, entry.turn, Level.C if entry.trained else Level.B)
 
     def _drop(self) -> None:
-        """Drop the turn of lowest rank of the oldest step."""
         step, ranks = next(iter(self._by_step.items()))
         rank, number = heapq.heappop(ranks.heap)
         if number not in self._entries:
@@ -296,7 +269,7 @@ class Ledger:
         if not by_step:
             del self._by_key[entry.key]
         self._counts.tokens -= len(entry.turn.tokens)
-        self._counts.charged -= entry.turn.room
+        self._counts.charged -= entry.turn.token_limit
         ranks = self._by_step[entry.step]
         ranks.held -= 1
         if not ranks.held:

@@ -1,8 +1,7 @@
 """Levels of exactness: how far a token is guaranteed to be the policy's own draw.
 
-Invariant: a level is a claim about the distribution that the token was drawn from, never about the
-token: whatever was drafted, a rule that is exact yields A, B or C, and only a
-rule that trades the distribution for speed yields D.
+A level is a claim about the distribution that a token was drawn from, never about the token. Whatever was
+drafted, an exact rule yields A, B or C; only a rule that trades exactness for speed yields D.
 """
 
 from __future__ import annotations
@@ -14,20 +13,16 @@ from numpy.typing import NDArray
 
 
 class Level(StrEnum):
-    """Exactness of one sampled token. Strings of them, one letter a token, accompany the tokens."""
+    """Exactness of one sampled token. A sequence's levels are a string with one letter per token."""
 
-    A = "A"
-    """Exact given the policy: fresh noise, whatever the draft was."""
-    B = "B"
-    """Exact given the policy, since the policy was not trained on the replayed turn."""
-    C = "C"
-    """Exact in the marginal only: the policy was trained on the very turn that was replayed."""
-    D = "D"
-    """Biased by lenience: drawn from the recorded behaviour distribution, not from the policy."""
+    A = "A"  #: exact given the policy: fresh noise, whatever the draft was
+    B = "B"  #: exact given the policy, since the policy was not trained on the replayed turn
+    C = "C"  #: exact in the marginal only: the policy was trained on the replayed turn
+    D = "D"  #: biased by lenience: drawn from the recorded behaviour distribution, not from the policy
 
 
 def level_codes(levels: str) -> NDArray[np.int8]:
-    """Levels as small integers: 1 for A to 4 for D, shape (tokens,). 0 is left for tokens that were not sampled.
+    """Return 1 for A to 4 for D, shape (tokens,). Code 0 is left for tokens that were not sampled.
 
     Raises:
         ValueError: If a letter is not a level.
@@ -42,7 +37,7 @@ def level_codes(levels: str) -> NDArray[np.int8]:
 
 
 def worst_level(levels: str) -> str:
-    """The weakest claim among ``levels``; A for none.
+    """Return the weakest claim among ``levels``; A if there are none.
 
     >>> worst_level("AACA")
     'C'

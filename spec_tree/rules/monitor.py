@@ -1,27 +1,22 @@
 """Two sums that drift when rollouts stop being samples of the policy.
 
-At each position, given all earlier tokens, a hit on a drafted child is a
-coin of known chance m, and -log p of the emitted token has the entropy of its
-distribution as its mean. So, summed over a training step,
+At each position, given all earlier tokens, a hit on a drafted child is a coin of known probability m, and
+-log p of the emitted token has the entropy of its distribution as its mean. Summed over a training step,
 
     acceptance z = sum(accepted - m) / sqrt(sum m (1 - m))
     entropy z    = sum(-log p - H) / sqrt(sum Var[-log p])
 
-are both near N(0, 1) when the rollouts are exact (sums of martingale
-differences). A value far from 0 shows a fault; a value near 0 shows no more than
-that these two moments are right: tokens that are wrong in a way that has nothing
-to do with their likelihood leave the entropy as it is.
+are both near N(0, 1) for exact rollouts (sums of martingale differences). A value far from 0 shows a fault. A value
+near 0 only shows that these two moments are right: wrong tokens of the usual likelihood go unnoticed.
 
-The acceptance sums hold for any set of tokens that is independent of the noise of
-the position. Where a stored turn is verified by the ratio rule take the set
-``p > q``, its mass as m, and count the emitted tokens that lie in it: these are
-what a rule without the right residual samples too rarely.
+The acceptance sums hold for any set of tokens that is independent of the position's noise. For a stored turn
+verified by the ratio rule, use the set ``p > q``, m as its mass, and count emitted tokens in it: a rule without
+the right residual samples these too rarely.
 
-Invariant: the distributions are those that the tokens are claimed to come from, after all
-transforms. Not covered: a stored turn as the set of drafted children, under the
-ratio rule or under the clocks that made it, since there the draft and the noise
-are dependent (leave its positions out of the acceptance sums); and policies
-that were trained on the stored turn (level C), for which neither sum has mean 0.
+The distributions are those after all sampling transforms. Not covered: a stored turn as the set of drafted
+children, under the ratio rule or under the noise that made it, since draft and noise are then dependent (leave
+its positions out of the acceptance sums); and policies trained on the stored turn (level C), for which neither
+sum has mean 0.
 """
 
 from __future__ import annotations
@@ -37,16 +32,14 @@ Floats = NDArray[np.float64]
 
 
 class Surprise(NamedTuple):
-    """Moments of -log p under p itself."""
+    """Moments of -log p under p itself, each of shape (...)."""
 
-    entropy: Floats
-    """Mean, nats, shape (...)."""
-    variance: Floats
-    """Nats squared, shape (...)."""
+    entropy: Floats  #: mean, nats
+    variance: Floats  #: nats squared
 
 
 def surprise(p: Floats) -> Surprise:
-    """Mean and variance of -log p for distributions of shape (..., vocabulary).
+    """Return mean and variance of -log p for distributions of shape (..., vocabulary).
 
     >>> surprise(np.array([0.5, 0.5])).entropy.round(4), surprise(np.array([0.5, 0.5])).variance
     (np.float64(0.6931), np.float64(0.0))
@@ -60,39 +53,24 @@ def surprise(p: Floats) -> Surprise:
 class MonitorSums:
     """Sums of the two monitors over any number of positions; sums add."""
 
-    accepted: float = 0.0
-    """Positions at which the emitted token was a drafted child (or lay in another such set)."""
-    expected: float = 0.0
-    """Sum of m, the policy's mass on the drafted children, over the positions with drafted children."""
-    variance: float = 0.0
-    """Sum of m (1 - m) over those."""
-    surprise: float = 0.0
-    """Sum of -log p over the emitted tokens, nats."""
-    entropy: float = 0.0
-    """Sum of the entropies of their distributions, nats."""
-    entropy_variance: float = 0.0
-    """Sum of the variances of -log p under their distributions, nats squared."""
+    accepted: float = 0.0  #: positions at which the emitted token was a drafted child (or in another such set)
+    expected: float = 0.0  #: sum of m, the policy's mass on the drafted children, over positions with drafted children
+    variance: float = 0.0  #: sum of m (1 - m) over these positions
+    surprise: float = 0.0  #: sum of -log p over the emitted tokens, nats
+    entropy: float = 0.0  #: sum of the entropies of their distributions, nats
+    entropy_variance: float = 0.0  #: sum of the variances of -log p under their distributions, nats squared
 
     def __add__(self, other: MonitorSums) -> MonitorSums:
-        return MonitorSums(
-            accepted=self.accepted + other.accepted,
-            expected=self.expected + other.expected,
-            variance=self.variance + other.variance,
-            surprise=self.surprise + other.surprise,
-            entropy=self.entropy + other.entropy,
-            entropy_variance=self.entropy_variance + other.entropy_variance,
-        )
+        return MonitorSums(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     @property
     def acceptance_z(self) -> float | None:
-        """Standard normal when exact; above 0: more drafts are accepted than the policy would sample. ``None`` if
-        there was no randomness."""
+        """Standard normal if exact; above 0: too many drafts are accepted. ``None`` without randomness."""
         return _z(self.accepted - self.expected, self.variance)
 
     @property
     def entropy_z(self) -> float | None:
-        """Standard normal when exact; below 0: tokens are likelier than the policy's own. ``None`` if
-        there was no randomness."""
+        """Standard normal if exact; below 0: tokens are too likely. ``None`` without randomness."""
         return _z(self.surprise - self.entropy, self.entropy_variance)
 
 

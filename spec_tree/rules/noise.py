@@ -1,23 +1,17 @@
-"""Noise that depends on a seed and a position alone.
+"""Noise that depends only on a seed and a position.
 
-``uniform`` gives one number per seed and position: coins. ``exponential`` gives
-one number per seed, position and token: with it a token is drawn as the first to
-arrive in a race of exponential clocks, ``argmin E / p``, the same as
-``argmax log p + g`` with the Gumbel noise ``g = -log E``. A sampler that draws
-token ``n`` of a request this way draws the same whatever the batch around it, the order
-of the requests, or how many tokens a step verifies; and two policies that are
-close mostly draw the same token under the same seed.
+``uniform`` gives one number per seed and position: coins. ``exponential`` gives one number per seed, position and
+token. With it, a token is drawn as the winner of a race of exponential clocks: ``argmin E / p``, which equals
+``argmax log p + g`` with the Gumbel noise ``g = -log E``. Such a sampler draws the same token ``n`` of a request
+whatever the batch, the order of requests, or the tokens verified per step. Two similar policies mostly
+draw the same token under the same seed.
 
-The mixing is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
-splittable pseudorandom number generators", OOPSLA 2014), applied to the seed, to
-the seed's value plus the position's, and for a token once more. It is fast and
-well mixed, and no cryptography.
+The mixing is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014), applied to the seed, then with the position, then with the token. Not cryptographic.
 
-Invariant: every value is made of 64-bit integer operations and of single
-additions, multiplications and divisions of float64, all of which IEEE 754 rounds
-in one way. An implementation elsewhere that does the same operations in the same
-order gives the same bits, as long as no compiler fuses a multiplication and an
-addition.
+Invariant: every value is computed by 64-bit integer operations and single float64 additions, multiplications and
+divisions, which IEEE 754 rounds in one way. Another implementation with the same operations in the same order
+gives the same bits, unless a compiler fuses a multiplication and an addition.
 """
 
 from __future__ import annotations
@@ -31,9 +25,10 @@ _GOLDEN = np.uint64(GOLDEN)
 _WORD = 1 << 64
 _FIRST_INVERSE, _SECOND_INVERSE = pow(FIRST, -1, _WORD), pow(SECOND, -1, _WORD)
 _HALF = 2.0**-53
-ROOT_HALF = 0x3FE6A09E667F3BCD
-"""Bits of the square root of a half: mantissas are taken between it and its double."""
+ROOT_HALF = 0x3FE6A09E667F3BCD  #: bits of sqrt(1/2); mantissas lie between it and its double
 LN2 = 0.6931471805599453
+#: (2 atanh(s) / s - 2) / s**2 as a polynomial in s**2, highest power first: a Chebyshev fit for mantissas between
+#: sqrt(1/2) and sqrt(2), at most 5e-18 from the logarithm
 ATANH = (
     0.14616449685043406,
     0.15331721600556042,
@@ -43,39 +38,24 @@ ATANH = (
     0.39999999999899505,
     0.666666666666667,
 )
-"""(2 atanh(s) / s - 2) / s**2 as a polynomial in s**2, highest power first: a Chebyshev fit for mantissas
-between sqrt(1/2) and sqrt(2), 5e-18 of the logarithm away at most."""
 
 Seeds = NDArray[np.uint64] | NDArray[np.int64]
 
 
 def uniform(seeds: Seeds, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number per pair of seed and position, strictly between 0 and 1.
+    """Return one number per pair of seed and position, strictly between 0 and 1: odd multiples of 2**-53.
 
-    Args:
-        seeds: 64-bit integers; negative ones count as their two's complement.
-        positions: 64-bit integers, broadcast against ``seeds``.
-
-    Returns:
-        Odd multiples of 2**-53, in the broadcast shape.
+    Arguments are 64-bit integers and broadcast; negative seeds count as their two's complement.
     """
     return _fraction(_word(seeds, positions))
 
 
 def exponential(seeds: Seeds, positions: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One standard exponential number per seed, position and token.
+    """Return one standard exponential number per seed, position and token, between 1.1e-16 and 36.8.
 
-    The clock that rings first, ``argmin exponential(...) / p``, is a draw from p. Values are the negative
-    logarithms of odd multiples of 2**-53, within 4 units in the last place. The grid shifts the distribution of a draw
-    by at most 2**-53 a token of the vocabulary, in total variation.
-
-    Args:
-        seeds: 64-bit integers; negative ones count as their two's complement.
-        positions: 64-bit integers, broadcast against ``seeds`` and ``tokens``.
-        tokens: 64-bit integers, broadcast against ``seeds`` and ``positions``.
-
-    Returns:
-        Numbers between 1.1e-16 and 36.8, in the broadcast shape.
+    Arguments are as in ``uniform``. ``argmin exponential(...) / p`` is a draw from p. Values are negative logarithms of
+    odd multiples of 2**-53, within 4 units in the last place. The grid shifts the distribution of a draw by at most
+    2**-53 per token of the vocabulary, in total variation.
     """
     word = _word(seeds, positions)
     with np.errstate(over="ignore"):
@@ -90,12 +70,12 @@ def _word(seeds: Seeds, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _fraction(word: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """The upper 52 bits as an odd multiple of 2**-53."""
+    # the upper 52 bits as an odd multiple of 2**-53
     return (2.0 * (word >> np.uint64(12)).astype(np.float64) + 1.0) * _HALF
 
 
 def _minus_log(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """-log(u) for u in (0, 1): u = 2**e * m, s = (m - 1) / (m + 1), log(m) = 2 atanh(s)."""
+    # u = 2**e * m, s = (m - 1) / (m + 1), log(m) = 2 atanh(s)
     bits = np.asarray(u).view(np.int64)
     exponent = (bits - np.int64(ROOT_HALF)) >> np.int64(52)
     mantissa = (bits - (exponent << np.int64(52))).view(np.float64)
@@ -109,23 +89,17 @@ def _minus_log(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A bijection of 64-bit words in which every input bit reaches every output bit."""
+    # a bijection of 64-bit words in which every input bit reaches every output bit
     x = (x ^ (x >> np.uint64(30))) * np.uint64(FIRST)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(SECOND)
     return x ^ (x >> np.uint64(31))
 
 
 def shifted_seed(seed: int, by: int) -> int:
-    """The seed whose noise at position ``n + by`` is that of ``seed`` at ``n``.
+    """Return the seed in [0, 2**64) whose noise at position ``n + by`` is that of ``seed`` at position ``n``.
 
-    An engine may count the position of a token in the context, turntree's noise its position in the turn; with the
-    seed shifted by the tokens before the turn, the two agree. The mixing is a bijection, so the shift is exact.
-
-    Args:
-        seed: Any integer, taken modulo 2**64.
-
-    Returns:
-        In [0, 2**64).
+    Some engines count a token's position in the context, whereas turntree counts it in the turn. Shift by the number of
+    tokens before the turn. The mixing is a bijection, so the shift is exact.
     """
     stream = (_mixed((seed + GOLDEN) % _WORD) - by * GOLDEN) % _WORD
     return (_unmixed(stream) - GOLDEN) % _WORD
@@ -144,7 +118,7 @@ def _unmixed(x: int) -> int:
 
 
 def _unshifted(x: int, by: int) -> int:
-    """The number that gives ``x`` when it is combined with itself, shifted right."""
+    # solves y ^ y >> by == x for y
     original = x
     for _ in range(63 // by):
         original = x ^ original >> by

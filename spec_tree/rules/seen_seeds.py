@@ -1,9 +1,7 @@
-"""The set of seeds that the policy was trained on, in bounded memory with one-sided errors.
+"""Seeds that the policy was trained on, in bounded memory with one-sided errors.
 
-A Bloom filter (Bloom, "Space/time trade-offs in hash coding with allowable
-errors", CACM 1970): a seed that was added is always found; one that was not is
-found by mistake the more often the more there are. So a claim that rests on "not
-found" is never made wrongly, and is made a little too seldom at worst.
+A Bloom filter (Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 1970) finds every
+added seed, and some others by mistake. So a claim that rests on "not found" is never wrong, only rarer.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ class SeenSeeds:
     """A growing set of 64-bit seeds.
 
     Args:
-        bits: Size of the filter, a multiple of 8. With the default, 8 MiB, one seed in 20 is found by mistake after
-            ten million.
+        bits: Size of the filter, a multiple of 8. The default, 8 MiB, finds one seed in 20 by mistake after ten
+            million seeds.
 
     >>> seen = SeenSeeds(bits=1024)
     >>> seen.add([3, 5])
@@ -36,27 +34,25 @@ class SeenSeeds:
         self._table = np.zeros(bits // 8, np.uint8)
 
     def add(self, seeds: Iterable[int]) -> None:
-        """Put seeds in."""
         for seed in seeds:
-            for place in self._places(seed):
-                self._table[place >> 3] |= np.uint8(1 << (place & 7))
+            for bit in self._bits(seed):
+                self._table[bit >> 3] |= np.uint8(1 << (bit & 7))
 
     def __contains__(self, seed: int) -> bool:
-        return all(self._table[place >> 3] >> (place & 7) & 1 for place in self._places(seed))
+        return all(self._table[bit >> 3] >> (bit & 7) & 1 for bit in self._bits(seed))
 
-    def _places(self, seed: int) -> list[int]:
+    def _bits(self, seed: int) -> list[int]:
         digest = hashlib.blake2b((seed % (1 << 64)).to_bytes(8, "little"), digest_size=8 * _HASHES).digest()
         size = 8 * len(self._table)
         return [int.from_bytes(digest[8 * i : 8 * i + 8], "little") % size for i in range(_HASHES)]
 
     @property
     def table(self) -> NDArray[np.uint8]:
-        """The filter, for a snapshot, shape (bits / 8,)."""
+        """Bits of the filter, for a snapshot, shape (bits / 8,)."""
         return self._table
 
     @classmethod
     def of_table(cls, table: NDArray[np.uint8]) -> SeenSeeds:
-        """The set whose ``table`` this is."""
         seen = cls(bits=8 * len(table))
         seen._table[:] = table
         return seen

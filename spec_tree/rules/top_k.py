@@ -1,18 +1,15 @@
-"""Stored distributions of which only the most probable tokens are known.
+"""Stored distributions of which only the K most probable tokens are known.
 
-Of the distribution q that a stored token was drawn from, its K most probable tokens are kept. The
-part q' of q on them is not normalised, its sum is below 1, but it is all that the ratio
-rule needs: a stored token outside the K is rejected, and the rejected position
-is drawn from (p - q')+, which is exact for every K (``verify.residual``). So K
-costs acceptance, never exactness.
+A token was drawn from q, of which the part q' on its K most probable tokens is stored. q' is not normalised, but
+it is all that the ratio rule needs: a stored token outside the K is rejected, and the rejected position is
+drawn from (p - q')+, which is exact for every K (``verify.residual``). So K costs acceptance, never exactness.
 
-Invariant: which tokens of q are known depends on q alone, not on the token that
-was drawn from it. Adding the drawn token's own probability, although it is
-known, would accept more and be wrong.
+Invariant: which tokens of q are known depends on q alone, not on the drawn token. Adding the drawn token's own
+probability, although it is known, would accept more and be wrong.
 
-Of the new distribution p, too, only the K most probable tokens come with a scoring pass.
-``align`` brings both over the same columns; where p has to be drafted there it
-reports the drafted mass, and an exact rule asks the policy for a longer row instead.
+A scoring pass returns only the K most probable tokens of the new distribution p, too. ``align`` puts both over
+the same columns. Where it has to impute p, it reports the imputed mass, and an exact rule then asks the policy
+for a longer row.
 """
 
 from __future__ import annotations
@@ -25,30 +22,20 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-OTHER = -1
-"""Stands for all tokens that no column names; also fills unused columns, which have no mass."""
+OTHER = -1  #: stands for all tokens without a column; also fills unused columns, which have no mass
 
 
-class AlignedLaws(NamedTuple):
+class AlignedDistributions(NamedTuple):
     """p and the known part of q at several positions, over the same columns."""
 
-    ids: Ints
-    """Token of each column, ``OTHER`` in the last one and in unused ones, shape (positions, columns)."""
-    p: Floats
-    """Probabilities under the new distribution, rows sum to 1, shape (positions, columns)."""
-    q: Floats
-    """Probabilities under the old distribution where they are known, else 0, shape (positions, columns)."""
-    turn_drafted: Floats
-    """Probability under p that had to be drafted at tokens of q, shape (positions,)."""
+    ids: Ints  #: token of each column, ``OTHER`` in the last and in unused ones, shape (positions, columns)
+    p: Floats  #: new probabilities, rows sum to 1, shape (positions, columns)
+    q: Floats  #: old probabilities where known, else 0, shape (positions, columns)
+    imputed: Floats  #: mass of p that was imputed at tokens of q, shape (positions,)
 
 
 def known_probability(tokens: ArrayLike, top_ids: ArrayLike, top_logprobs: ArrayLike) -> Floats:
-    """Probability of each token where it is among its position's most probable ones, else 0.
-
-    Args:
-        tokens: Shape (positions,).
-        top_ids: Shape (positions, k).
-        top_logprobs: Natural log-probabilities, shape (positions, k).
+    """Return each token's probability if it is among its position's most probable tokens, else 0.
 
     >>> known_probability([4, 9], [[4, 1], [4, 1]], [[-0.5, -1.0], [-0.5, -1.0]]).round(3).tolist()
     [0.607, 0.0]
@@ -58,17 +45,12 @@ def known_probability(tokens: ArrayLike, top_ids: ArrayLike, top_logprobs: Array
     return known
 
 
-def align(p_ids: ArrayLike, p_logprobs: ArrayLike, q_ids: ArrayLike, q_logprobs: ArrayLike) -> AlignedLaws:
-    """Bring p and q over the same columns: the tokens of p, those of q that p lacks, all others.
+def align(p_ids: ArrayLike, p_logprobs: ArrayLike, q_ids: ArrayLike, q_logprobs: ArrayLike) -> AlignedDistributions:
+    """Put p and q over the same columns: the tokens of p, the tokens of q that p lacks, all others.
 
-    The mass of p beyond its known tokens is spread over the tokens of q that p lacks, in q's own
-    proportions, none of them above p's least known probability; the rest is assigned to ``OTHER``.
-
-    Args:
-        p_ids: Most probable tokens of the new distribution, distinct in a row, shape (positions, k).
-        p_logprobs: Their natural log-probabilities, shape (positions, k).
-        q_ids: Most probable tokens of the old distribution, distinct in a row, shape (positions, l).
-        q_logprobs: Their natural log-probabilities, shape (positions, l).
+    Each comes as its most probable tokens (distinct in a row) with natural log-probabilities, shape (positions, k). The
+    mass of p beyond its known tokens is spread over the tokens of q that p lacks, in q's proportions and none above p's
+    least known probability. The rest goes to ``OTHER``.
     """
     of_p, of_q = np.asarray(p_ids, np.int64), np.asarray(q_ids, np.int64)
     p, q = np.exp(np.asarray(p_logprobs, np.float64)), np.exp(np.asarray(q_logprobs, np.float64))
@@ -78,11 +60,11 @@ def align(p_ids: ArrayLike, p_logprobs: ArrayLike, q_ids: ArrayLike, q_logprobs:
     lacking = q * missing
     free = np.maximum(1.0 - (q * ~missing).sum(1, keepdims=True), 1e-300)
     least = p.min(1, keepdims=True, initial=np.inf)
-    turn_draft = np.minimum(tail * np.minimum(lacking / free, 1.0), least)
-    other = np.maximum(tail - turn_draft.sum(1, keepdims=True), 0.0)
-    p_columns = np.concatenate([p, turn_draft, other], 1)
+    imputed = np.minimum(tail * np.minimum(lacking / free, 1.0), least)
+    other = np.maximum(tail - imputed.sum(1, keepdims=True), 0.0)
+    p_columns = np.concatenate([p, imputed, other], 1)
     q_columns = np.concatenate([(same * q[:, None, :]).sum(2), lacking, np.zeros_like(other)], 1)
     ids = np.concatenate([of_p, np.where(missing, of_q, OTHER), np.full(other.shape, OTHER)], 1)
-    # Recorded log-probabilities are float32: rows miss 1 by a few 1e-7.
+    # Recorded log-probabilities are float32, so rows miss 1 by a few 1e-7.
     total = p_columns.sum(1, keepdims=True)
-    return AlignedLaws(ids, p_columns / np.where(total > 0, total, 1.0), q_columns, (turn_draft * missing).sum(1))
+    return AlignedDistributions(ids, p_columns / np.where(total > 0, total, 1.0), q_columns, (imputed * missing).sum(1))

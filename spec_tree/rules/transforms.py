@@ -1,14 +1,11 @@
 """Sampling transforms: from logits to the distribution that tokens are drawn from and drafts verified against.
 
-The order and the meanings are those of vLLM's ``SamplingParams``: the repetition
-penalty, then frequency and presence penalty, temperature, min-p, top-k, top-p,
-and renormalisation. Invariant: at every node of a draft the distribution is
-the one that plain decoding would have there, so the tokens on the path down to
-the node count as sampled. Ties at the edge of top-k and top-p are kept by
-token id, smallest first, where vLLM keeps all tokens that tie for the last place
-of top-k.
+Order and meaning follow vLLM's ``SamplingParams``: repetition penalty, frequency and presence penalty,
+temperature, min-p, top-k, top-p, renormalisation. At every node of a draft the distribution is the one of plain
+decoding there, so tokens on the path to the node count as sampled. Ties at the edge of top-k and top-p keep the
+smallest token ids; vLLM keeps all tokens tied for the last rank of top-k.
 
-Not covered: logit bias, allowed and banned words, minimal lengths, grammars.
+Not covered: logit bias, allowed and banned words, minimum lengths, grammars.
 """
 
 from __future__ import annotations
@@ -27,20 +24,13 @@ Flags = NDArray[np.bool_]
 class Transforms:
     """How the logits of one request become probabilities."""
 
-    temperature: float = 1.0
-    """0 is greedy: all mass on the largest logit after the penalties."""
-    top_k: int = -1
-    """Number of tokens kept; -1 keeps all."""
-    top_p: float = 1.0
-    """Nucleus mass, in (0, 1]; the token that crosses it stays."""
-    min_p: float = 0.0
-    """Tokens less likely than this share of the likeliest go, in [0, 1]."""
-    repetition_penalty: float = 1.0
-    """Divides positive and multiplies other logits of tokens in the prompt or the output; positive."""
-    presence_penalty: float = 0.0
-    """Subtracted from the logits of tokens in the output."""
-    frequency_penalty: float = 0.0
-    """Subtracted once for each occurrence of the token in the output."""
+    temperature: float = 1.0  #: 0 is greedy: all mass on the largest logit after the penalties
+    top_k: int = -1  #: tokens kept; -1 keeps all
+    top_p: float = 1.0  #: nucleus mass, in (0, 1]; the token that crosses it stays
+    min_p: float = 0.0  #: least probability as a fraction of the likeliest token's, in [0, 1]
+    repetition_penalty: float = 1.0  #: divides positive, multiplies other logits of prompt and output tokens; positive
+    presence_penalty: float = 0.0  #: subtracted from the logits of output tokens
+    frequency_penalty: float = 0.0  #: subtracted once per occurrence in the output
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -58,16 +48,9 @@ class Transforms:
 def distribution(
     logits: Floats, transforms: Transforms, *, prompt: Ints | None = None, output: Ints | None = None
 ) -> Floats:
-    """The policy's probabilities.
+    """Return the policy's probabilities, in the shape of ``logits``: (..., vocabulary).
 
-    Args:
-        logits: Shape (..., vocabulary).
-        prompt: Counts of the tokens of the prompt, broadcast against ``logits``; ``None`` for no prompt.
-        output: Counts of the tokens sampled since, those on the draft's path included, broadcast against
-            ``logits``; ``None`` at the first token.
-
-    Returns:
-        Probabilities that sum to 1 over the last axis, in the shape of ``logits``.
+    ``prompt`` and ``output`` are token counts, broadcast against ``logits``; ``output`` includes the draft's path.
     """
     logits = np.asarray(logits, np.float64)
     nothing = np.zeros(logits.shape[-1], np.int64)
@@ -75,7 +58,8 @@ def distribution(
     if transforms.temperature == 0:
         best: Floats = (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
         return best
-    p = _softmax(logits / transforms.temperature)
+    logits = logits / transforms.temperature
+    p = _normalised(np.exp(logits - logits.max(-1, keepdims=True)))
     p = p * keep_min_p(p, transforms.min_p)
     p = p * keep_top_k(p, transforms.top_k)
     p = p * keep_top_p(p, transforms.top_p)
@@ -83,7 +67,6 @@ def distribution(
 
 
 def penalise(logits: Floats, transforms: Transforms, prompt: Ints, output: Ints) -> Floats:
-    """Logits after the three penalties; counts of tokens as in ``distribution``."""
     repeated = (prompt > 0) | (output > 0)
     scale = np.where(logits > 0, 1 / transforms.repetition_penalty, transforms.repetition_penalty)
     logits = np.where(repeated, logits * scale, logits)
@@ -92,23 +75,24 @@ def penalise(logits: Floats, transforms: Transforms, prompt: Ints, output: Ints)
 
 
 def keep_min_p(p: Floats, min_p: float) -> Flags:
-    """Which tokens have at least ``min_p`` times the likeliest one's probability; shapes (..., vocabulary)."""
+    """Return which tokens have at least ``min_p`` times the highest probability, shape (..., vocabulary)."""
     keep: Flags = p >= min_p * p.max(-1, keepdims=True)
     return keep
 
 
 def keep_top_k(p: Floats, top_k: int) -> Flags:
-    """Which tokens are among the ``top_k`` likeliest, -1 for all; shapes (..., vocabulary)."""
+    """Return which tokens are among the ``top_k`` likeliest (-1: all), shape (..., vocabulary)."""
     if top_k == -1:
         return np.ones(p.shape, np.bool_)
-    return _rank(p) < top_k
+    order = np.argsort(-p, axis=-1, kind="stable")
+    rank = np.empty(p.shape, np.int64)
+    np.put_along_axis(rank, order, np.broadcast_to(np.arange(p.shape[-1]), p.shape), -1)
+    keep: Flags = rank < top_k
+    return keep
 
 
 def keep_top_p(p: Floats, top_p: float) -> Flags:
-    """Which tokens have less than ``top_p`` of the mass on likelier ones; shapes (..., vocabulary).
-
-    ``p`` need not sum to 1. The likeliest token always stays.
-    """
+    """Return which tokens have less than ``top_p`` of the mass on likelier tokens, shape (..., vocabulary)."""
     if top_p == 1:
         return np.ones(p.shape, np.bool_)
     order = np.argsort(-p, axis=-1, kind="stable")
@@ -118,17 +102,6 @@ def keep_top_p(p: Floats, top_p: float) -> Flags:
     keep = np.empty(p.shape, np.bool_)
     np.put_along_axis(keep, order, kept, -1)
     return keep
-
-
-def _rank(p: Floats) -> Ints:
-    order = np.argsort(-p, axis=-1, kind="stable")
-    rank = np.empty(p.shape, np.int64)
-    np.put_along_axis(rank, order, np.broadcast_to(np.arange(p.shape[-1]), p.shape), -1)
-    return rank
-
-
-def _softmax(logits: Floats) -> Floats:
-    return _normalised(np.exp(logits - logits.max(-1, keepdims=True)))
 
 
 def _normalised(weights: Floats) -> Floats:

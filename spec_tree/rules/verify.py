@@ -1,24 +1,19 @@
 """Verification of drafted tokens: the reference rules for every engine.
 
-``p`` is the policy's distribution at a position, after all transforms (see ``transforms``);
-``q`` is the distribution that a stored token was drawn from, after the transforms of then.
-The rules, and how exact the emitted tokens are:
+``p`` is the policy's distribution at a position, after all transforms (see ``transforms``). ``q`` is the
+distribution that a stored token was drawn from, after the transforms of that time. The rules:
 
-- ``sample_then_match``: the policy draws, the draft only saves passes. A draft is a
-  tree of distinct siblings, a deterministic function of what is already known.
-  Exact given the policy (level A).
+- ``sample_then_match``: the policy draws, the draft only saves passes. A draft is a tree of distinct siblings and
+  a deterministic function of what is already known. Exact given the policy (level A).
 - ``point_mass_chain``: the same distribution for a chain, by coins.
-- ``race``: a draw by exponential clocks. A stored turn made with the same clocks
-  is a draft of the kind above that is mostly right (seeded replay). The output is
-  plain decoding's, token for token: level B if the policy was not trained on the
+- ``race``: a draw by exponential clocks. A stored turn made with the same clocks is a draft that is mostly right
+  (seeded replay). The output is plain decoding's, token for token: level B if the policy was not trained on the
   stored turn, else C (right in the marginal).
-- ``ratio_chain``: a stored turn whose ``q`` is known. Level B or C as above, for
-  fresh coins, one use, and a turn that was not picked for its reward.
-- ``ratio_chain`` with a lenience above 1: biased by design (level D); ``behaviour``
-  is the distribution of what it emits.
+- ``ratio_chain``: a stored turn whose ``q`` is known. Level B or C as for ``race``, given fresh coins, a single
+  use, and a choice of the turn that ignores its reward.
+- ``ratio_chain`` with a lenience above 1: biased by design (level D); ``behaviour`` is the emitted distribution.
 
-Invariant: nothing here is random; noise and coins come in as arrays, and every
-function gives one result for them. Not covered: running the policy.
+Nothing here is random: noise and coins come in as arrays. Not covered: running the policy.
 """
 
 from __future__ import annotations
@@ -34,43 +29,44 @@ from turntree.spec_tree.draft import DraftBatch
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+#: ``draw(rows, nodes, depth)``: one token per row from the distribution after ``nodes`` (indices into rows + nodes, see
+#: ``root``) and its log-probability; ``depth`` tokens were drawn before it in this step
 Draw = Callable[[Ints, Ints, int], tuple[Ints, Floats]]
-"""``draw(rows, nodes, depth)``: one token per row from the distribution after ``nodes`` (indices into
-rows + nodes, see ``root``), and its log-probability; ``depth`` tokens were drawn before it in this step."""
 
 
 class Verified(NamedTuple):
-    """The tokens emitted by a step, depth first."""
+    """Tokens emitted by a step, depth first; -1 where a row had stopped."""
 
-    tokens: Ints
-    """Shape (depths, rows); -1 where a row had stopped."""
-    logprobs: Floats
-    """Shape (depths, rows)."""
-    path: Ints
-    """Draft node (index within the row) that the token matched, -1 if none, shape (depths, rows)."""
-    emitted: Ints
-    """Tokens of each row, shape (rows,)."""
+    tokens: Ints  #: shape (depths, rows)
+    logprobs: Floats  #: shape (depths, rows)
+    path: Ints  #: index in the row's draft of the node that the token matched, -1 if none, shape (depths, rows)
+    emitted: Ints  #: tokens of each row, shape (rows,)
 
 
 def root(draft: DraftBatch) -> Ints:
-    """Index of each row's last token where rows and their nodes are laid out in turn, shape (rows,).
-    Node ``j`` of row ``b`` is ``root[b] + 1 + j``."""
+    """Return the index of each row's last token where rows are laid out with their nodes, shape (rows,).
+
+    Node ``j`` of row ``b`` has index ``root[b] + 1 + j``.
+    """
     return np.arange(draft.rows) + draft.offsets[:-1]
 
 
-def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable[[Ints, Ints], Flags]) -> Verified:
+def sample_then_match(
+    draft: DraftBatch, draw: Draw, token_limits: Ints, stops: Callable[[Ints, Ints], Flags]
+) -> Verified:
     """Walk every row of a batch down its tree: sample, then match.
 
-    At the last token the policy draws x. If x is a drafted child, its own distribution is already there: go down
+    The policy draws x at the last token. If x is a drafted child, the logits after it are already there: go down
     and draw again. Otherwise, and at a leaf, x is the last token of the step. The acceptance of a node is
     p(children), the most that any exact rule reaches for a fixed set of children (speculative sampling with
     a point-mass draft, Leviathan et al., arXiv 2211.17192, section 2.3 with q = 1; SRT, arXiv 2601.09083).
 
     Args:
-        room: Tokens that each row may still emit, at least 1, shape (rows,).
+        token_limits: Tokens that each row may still emit, at least 1, shape (rows,).
         stops: ``stops(rows, tokens)``: which of the tokens end their row, as booleans.
     """
     rows = draft.rows
+    # Siblings are distinct, so (parent, token) identifies a node: one sorted key array finds the child of any draw.
     counts = np.diff(draft.offsets)
     node_row = np.repeat(np.arange(rows), counts)
     at = root(draft)
@@ -91,6 +87,7 @@ def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable
         drawn, lps = draw(alive, here[alive], depth)
         depth += 1
         emitted[alive] = depth
+        # A token beyond ``width`` would alias the key of another node, hence ``drawn < width``.
         wanted = here[alive] * width + drawn
         found = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         hit = (keys[found] == wanted) & (drawn < width) if len(keys) else np.zeros(len(alive), bool)
@@ -98,7 +95,7 @@ def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable
         _append(tokens, rows, alive, drawn)
         _append(logprobs, rows, alive, lps)
         _append(path, rows, alive, np.where(hit, node - draft.offsets[alive], -1))
-        on = hit & (depth < room[alive])
+        on = hit & (depth < token_limits[alive])
         on[on] = ~stops(alive[on], drawn[on])
         here[alive] = at[alive] + 1 + node - draft.offsets[alive]
         alive = alive[on]
@@ -106,42 +103,29 @@ def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable
 
 
 def point_mass_accept(p: Floats, coins: Floats) -> Flags:
-    """Whether a drafted token d is accepted: u < p(d), strictly, so that an impossible token never is.
+    """Return whether a drafted token d is accepted: u < p(d), strictly, so an impossible token never is.
 
-    Args:
-        p: Probability of the drafted token, any shape.
-        coins: Uniform in (0, 1), fresh, in the shape of ``p``.
+    ``p`` is the probability of the drafted token; ``coins`` are fresh and uniform in (0, 1), in its shape.
     """
     accepted: Flags = coins < p
     return accepted
 
 
 def without(p: Floats, drafted: Ints) -> Floats:
-    """The distribution after a rejection of ``drafted``: p with p(d) = 0, renormalised.
+    """Return the distribution after a rejection of ``drafted``: p with p(d) = 0, renormalised.
 
-    p(d) 1[x = d] + (1 - p(d)) p(x) 1[x != d] / (1 - p(d)) = p(x).
-
-    Args:
-        p: Shape (..., vocabulary).
-        drafted: Shape (...).
+    p(d) 1[x = d] + (1 - p(d)) p(x) 1[x != d] / (1 - p(d)) = p(x). Shapes (..., vocabulary) and (...).
     """
     rest = np.where(np.arange(p.shape[-1]) == np.asarray(drafted)[..., None], 0.0, p)
     return _normalised(rest, otherwise=p)
 
 
 def race(p: Floats, noise: Floats) -> Ints:
-    """The token whose clock rings first: argmin E / p = argmax log p + g with Gumbel noise g = -log E.
+    """Return the token whose clock rings first: argmin E / p = argmax log p + g with Gumbel noise g = -log E.
 
-    With independent standard exponentials E it is a draw from p. Two distributions that share their clocks draw the
-    same token with probability at least (1 - D) / (1 + D), D their total variation (Gumbel coupling; Daliri
-    et al., arXiv 2408.07978).
-
-    Args:
-        p: Probabilities, need not sum to 1, shape (..., vocabulary).
-        noise: Standard exponentials (``noise.exponential``), shape (..., vocabulary).
-
-    Returns:
-        Tokens, shape (...); never one with p = 0.
+    With independent standard exponentials E (``noise.exponential``) it is a draw from p, and never a token with p = 0.
+    ``p`` need not be normalised. Two distributions that share their clocks draw the same token with probability at
+    least (1 - D) / (1 + D), D their total variation (Gumbel coupling; Daliri et al., arXiv 2408.07978).
     """
     with np.errstate(divide="ignore", over="ignore"):
         times = np.asarray(noise, np.float64) / np.asarray(p, np.float64)
@@ -150,12 +134,13 @@ def race(p: Floats, noise: Floats) -> Ints:
 
 
 def ratio_accept(p: Floats, q: Floats, coins: Floats, lenience: float = 1.0) -> Flags:
-    """Whether a token that was drawn from q is accepted: u < l p / q (Leviathan et al., arXiv 2211.17192,
-    section 2.3; the lenience l is SPEC-RL's, arXiv 2509.23232, there e**bias).
+    """Return whether a token drawn from q is accepted: u < l p / q.
+
+    Leviathan et al., arXiv 2211.17192, section 2.3; the lenience l is SPEC-RL's, arXiv 2509.23232, there e**bias.
 
     Args:
         p: Probability of the drafted token under the policy, any shape.
-        q: Its probability when it was drawn; 0 where that was not kept: the token is rejected.
+        q: Its probability when it was drawn; 0 if that was not kept, which rejects the token.
         coins: Uniform in (0, 1), fresh.
         lenience: 1 is exact; above 1 keeps more and is biased.
     """
@@ -164,30 +149,22 @@ def ratio_accept(p: Floats, q: Floats, coins: Floats, lenience: float = 1.0) -> 
 
 
 def residual(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
-    """The distribution after a rejection by ``ratio_accept``: (p - min(q, l p))+, renormalised.
+    """Return the distribution after a rejection by ``ratio_accept``: (p - min(q, l p))+, renormalised.
 
     For l = 1 it is (p - q)+ / D. For l > 1 it is the same distribution, and no other makes the bias of a rule with
     this acceptance smaller. ``q`` may be partial, zero at tokens whose probability was not kept (all but
-    the top K): what is drawn there is rejected, and the rule stays exact, min(p, q) + (p - q)+ = p.
-
-    Args:
-        p: Shape (..., vocabulary).
-        q: At most the distribution that the draft was drawn from, or 0; shape (..., vocabulary).
-
-    Returns:
-        Shape (..., vocabulary); p itself where nothing is ever rejected.
+    the top K): tokens drawn there are rejected, and the rule stays exact, min(p, q) + (p - q)+ = p.
+    Shapes (..., vocabulary). p itself where nothing is ever rejected.
     """
     return _normalised(np.maximum(p - np.minimum(q, lenience * p), 0.0), otherwise=p)
 
 
 def behaviour(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
-    """The distribution of the token that the ratio rule emits at one position that it reaches.
+    """Return the distribution that the ratio rule emits at one position that it reaches.
 
     b = min(q, l p) + (1 - A) residual, A = sum min(q, l p). For l <= 1 it is p; for l > 1 its distance to p is
     sum (min(q, l p) - p)+, at most min(D, (l - 1) A / l). After the first rejection tokens are the policy's own.
-
-    Args:
-        p: Shape (..., vocabulary).
+    Shapes (..., vocabulary).
     """
     kept = np.minimum(q, lenience * p)
     emitted: Floats = kept + (1 - kept.sum(-1, keepdims=True)) * residual(p, q, lenience)
@@ -195,19 +172,16 @@ def behaviour(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
 
 
 def prefix(accepted: Flags) -> Ints:
-    """Number of accepted tokens: those before the first rejection, shape (...) for flags of shape (..., tokens)."""
+    """Return the number of flags before the first rejection, shape (...) for flags of shape (..., tokens)."""
     lengths: Ints = np.logical_and.accumulate(accepted, axis=-1).sum(-1)
     return lengths
 
 
 def point_mass_chain(p: Floats, drafted: Ints, coins: Floats, draw: Callable[[Floats], int]) -> list[int]:
-    """Tokens that a step emits for a drafted chain: the accepted ones, and one drawn from the policy after them.
+    """Return the tokens that a step emits for a drafted chain: the accepted ones and one drawn after them.
 
-    Args:
-        p: The policy's distributions along the draft and after it, shape (tokens + 1, vocabulary).
-        drafted: Shape (tokens,).
-        coins: Uniform in (0, 1), fresh, shape (tokens,).
-        draw: Draws a token from a distribution of shape (vocabulary,).
+    ``p`` has the policy's distributions along the draft and after it, shape (tokens + 1, vocabulary). ``draw`` draws
+    from a distribution of shape (vocabulary,); ``coins`` are fresh and uniform in (0, 1).
     """
     length = len(drafted)
     kept = int(prefix(point_mass_accept(p[np.arange(length), drafted], coins)))
@@ -218,14 +192,10 @@ def point_mass_chain(p: Floats, drafted: Ints, coins: Floats, draw: Callable[[Fl
 def ratio_chain(
     p: Floats, q: Floats, drafted: Ints, coins: Floats, draw: Callable[[Floats], int], *, lenience: float = 1.0
 ) -> list[int]:
-    """Tokens that a step emits for a chain drawn from ``q``: the accepted ones, and one after them.
+    """Return the tokens that a step emits for a chain drawn from ``q``: the accepted ones and one after them.
 
-    Args:
-        p: The policy's distributions along the draft and after it, shape (tokens + 1, vocabulary).
-        q: The distributions that the tokens were drawn from, as in ``residual``, shape (tokens, vocabulary).
-        drafted: Shape (tokens,).
-        coins: Uniform in (0, 1), fresh, shape (tokens,).
-        draw: Draws a token from a distribution of shape (vocabulary,).
+    As ``point_mass_chain``; ``q`` has the distributions that the tokens were drawn from, as in ``residual``, shape
+    (tokens, vocabulary).
     """
     length = len(drafted)
     at = np.arange(length)
@@ -235,7 +205,7 @@ def ratio_chain(
 
 
 def _normalised(weights: Floats, *, otherwise: Floats) -> Floats:
-    """Weights that sum to 1; ``otherwise`` where they are all 0, which no coin reaches."""
+    # ``otherwise`` where all weights are 0, which no coin reaches
     total = weights.sum(-1, keepdims=True)
     probabilities: Floats = np.where(total > 0, weights / np.where(total > 0, total, 1.0), otherwise)
     return probabilities

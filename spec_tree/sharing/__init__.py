@@ -1,4 +1,4 @@
-"""Exchange of finished turns with other stores, through an ``TurnSharing``.
+"""Draft sharing between replicas: finished turns are sent to and received from other draft stores.
 
-Not here: Ray (``agents.verl.serving.turn_broker``).
+The transport by Ray is in ``agents.verl.serving.turn_broker``.
 """

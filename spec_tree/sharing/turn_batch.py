@@ -1,8 +1,3 @@
-"""Finished turns as flat arrays, to be sent between the stores of several processes.
-
-Texts that many states share (task, tool history, environment) are stored once.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -18,42 +13,31 @@ from turntree.spec_tree.state import DialogueState
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TurnBatch:
-    """Turns and the states where they were sampled, oldest first."""
+    """Finished turns and their states as flat arrays, oldest first, to send between processes.
 
-    texts: tuple[str, ...]
-    """Texts of the states, each once."""
-    exact: NDArray[np.uint64]
-    """``DialogueState.exact`` of each turn, shape (turns,)."""
-    names: NDArray[np.int32]
-    """Indices of task, tools and environment in ``texts``, shape (turns, 3)."""
-    lengths: NDArray[np.int32]
-    """Tokens of each turn, shape (turns,)."""
-    tokens: NDArray[np.int32] | NDArray[np.uint16]
-    """Token ids, one turn after another; the narrower dtype if all token ids fit."""
-    tokenizer: str = ""
-    """Hash of the tokenizer that they are of; empty where that is not known."""
+    Texts that many states share (task, tool history, environment) are stored once.
+    """
+
+    texts: tuple[str, ...]  #: texts of the states, each once
+    exact: NDArray[np.uint64]  #: ``DialogueState.exact`` of each turn, shape (turns,)
+    names: NDArray[np.int32]  #: indices of task, tools and environment in ``texts``, shape (turns, 3)
+    lengths: NDArray[np.int32]  #: tokens of each turn, shape (turns,)
+    tokens: NDArray[np.int32] | NDArray[np.uint16]  #: token ids, one turn after another; uint16 if all fit
+    tokenizer: str = ""  #: hash of the tokenizer; empty if unknown
 
     @classmethod
     def of(cls, states: Sequence[DialogueState], turns: Sequence[ArrayLike], *, tokenizer: str = "") -> Self:
-        """Build a batch from turns.
-
-        Args:
-            states: States where they were sampled, shape (turns,).
-            turns: Token ids, shape (tokens,) each.
-
-        Raises:
-            ValueError: If there is not one turn a state.
-        """
+        """Build a batch from states, shape (turns,), and token ids, shape (tokens,) each."""
         if len(states) != len(turns):
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
-        places: dict[str, int] = {}
+        index: dict[str, int] = {}
         names = [
-            [places.setdefault(text, len(places)) for text in (state.task, state.tools, state.env)] for state in states
+            [index.setdefault(text, len(index)) for text in (state.task, state.tools, state.env)] for state in states
         ]
         arrays = [np.asarray(turn, np.int32) for turn in turns]
         flat = np.concatenate([np.zeros(0, np.int32), *arrays])
         return cls(
-            texts=tuple(places),
+            texts=tuple(index),
             exact=np.array([state.exact for state in states], np.uint64),
             names=np.array(names, np.int32).reshape(-1, 3),
             lengths=np.array([len(turn) for turn in arrays], np.int32),
@@ -66,13 +50,12 @@ class TurnBatch:
 
     @cached_property
     def nbytes(self) -> int:
-        """Approximate memory in bytes: the arrays and the texts."""
+        """Approximate memory of the arrays and texts, bytes."""
         arrays = sum(array.nbytes for array in (self.exact, self.names, self.lengths, self.tokens))
-        return arrays + sum(len(text) + 56 for text in self.texts)
+        return arrays + sum(len(text) + 56 for text in self.texts)  # 56: a Python string's own size
 
     @property
     def states(self) -> list[DialogueState]:
-        """The states where the turns were sampled."""
         texts = self.texts
         return [
             DialogueState(exact=exact, task=texts[task], tools=texts[tools], env=texts[env])
@@ -81,56 +64,55 @@ class TurnBatch:
 
     @property
     def turns(self) -> list[NDArray[np.int32]]:
-        """The turns' token ids, shape (tokens,) each."""
         return np.split(self.tokens.astype(np.int32), np.cumsum(self.lengths)[:-1]) if len(self) else []
 
     def select(self, kept: NDArray[np.bool_]) -> TurnBatch:
-        """The turns where ``kept``, shape (turns,), is true."""
+        """Return the turns where ``kept``, shape (turns,), is true."""
         if kept.all():
             return self
         names = self.names[kept]
-        used, places = np.unique(names, return_inverse=True)
+        used, indices = np.unique(names, return_inverse=True)
         return TurnBatch(
-            texts=tuple(self.texts[place] for place in used.tolist()),
+            texts=tuple(self.texts[index] for index in used.tolist()),
             exact=self.exact[kept],
-            names=places.astype(np.int32).reshape(-1, 3),
+            names=indices.astype(np.int32).reshape(-1, 3),
             lengths=self.lengths[kept],
             tokens=self.tokens[np.repeat(kept, self.lengths)],
             tokenizer=self.tokenizer,
         )
 
     def copied(self) -> TurnBatch:
-        """A copy in its own memory, for arrays that lie in borrowed memory."""
+        """Return a copy in its own memory, if the arrays lie in borrowed memory."""
         return replace(self, **{name: getattr(self, name).copy() for name in _ARRAYS})
 
     def newest(self, tokens: int) -> TurnBatch:
-        """The last turns, as many as have at most ``tokens`` tokens."""
+        """Return as many of the last turns as have at most ``tokens`` tokens together."""
         from_end = np.cumsum(self.lengths[::-1], dtype=np.int64)[::-1]
         return self.select(from_end <= tokens)
 
     def distinct(self) -> tuple[list[DialogueState], NDArray[np.int64]]:
-        """The tasks of the turns: one state for each, and its index for each turn, shape (turns,).
+        """Return one state for each task, and its index for each turn, shape (turns,).
 
         Turns without a task are distinguished by their exact states.
         """
         task, env = self.names[:, 0], self.names[:, 2]
         unnamed = np.array([not text for text in self.texts], bool)[task]
         rows = np.stack([task.astype(np.uint64), env.astype(np.uint64), np.where(unnamed, self.exact, 0)], axis=1)
-        _, first, places = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        _, first, indices = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         states = [
             DialogueState(exact=exact, task=self.texts[task], env=self.texts[env])
             for exact, (task, _, env) in zip(self.exact[first].tolist(), self.names[first].tolist(), strict=True)
         ]
-        return states, places.reshape(-1)
+        return states, indices.reshape(-1)  # NumPy 2.0 returns the inverse with another shape
 
     def known(self, vocabulary: int) -> TurnBatch:
-        """The turns whose tokens are all of a vocabulary of so many; 0 is any."""
+        """Return the turns whose tokens are all below ``vocabulary``; 0 accepts any token."""
         beyond = (self.tokens < 0) | (self.tokens > (vocabulary or 1 << 31) - 1)
         turn_of = np.repeat(np.arange(len(self)), self.lengths)
         return self.select(~np.isin(np.arange(len(self)), turn_of[beyond]))
 
     def parts(self, most: int) -> Iterator[TurnBatch]:
-        """The batch in parts of at most ``most`` bytes, or of one turn, in order."""
+        """Yield the batch in parts of at most ``most`` bytes, or of one turn, in order."""
         if self.nbytes <= most or len(self) <= 1:
             yield self
             return

@@ -1,9 +1,8 @@
-"""The log behind an sharing: the turns that several stores gave, in order, within a size limit.
+"""The log of the turns that several draft stores sent, in order and within a size limit.
 
-Invariant: a reader gets each turn of the others at most once, and its own never.
-A turn that is sent twice, because an answer was lost, is kept once. When the log
-is full the oldest batches go; a late reader learns how many turns
-it missed. Not thread-safe, and in the memory of one process.
+A reader receives each turn of other senders at most once, and never its own. A turn that is sent twice, because an
+answer was lost, is stored once. When the log is full, the oldest batches are dropped, and a late reader learns how many
+turns it missed. Not thread-safe; held in the memory of one process.
 """
 
 from __future__ import annotations
@@ -22,32 +21,26 @@ from turntree.spec_tree.sharing.turn_batch import TurnBatch
 class Cursor(NamedTuple):
     """A reader's position in the log."""
 
-    log: str
-    """Id of the log; another log is read from its start."""
-    turns: int
-    """Number of turns of the log already read."""
+    log: str  #: id of the log; another log is read from its start
+    turns: int  #: turns of the log already read
 
 
 class News(NamedTuple):
     """Turns that are new to a reader."""
 
-    batches: list[TurnBatch]
-    """Turns of others, oldest first."""
-    cursor: Cursor
-    """The cursor of the next call."""
-    missed: int
-    """Turns that the log dropped before they were read, or that exceeded the limit of the call."""
+    batches: list[TurnBatch]  #: turns of other senders, oldest first
+    cursor: Cursor  #: cursor of the next call
+    missed: int  #: turns that were dropped before they were read, or exceeded the limit of the call
 
 
 class _Entry(NamedTuple):
     source: str
-    first: int
-    """Number of turns of the log before these."""
+    first: int  #: turns of the log before these
     batch: TurnBatch
 
 
 class TurnLog:
-    """A bounded, append-only log of finished turns.
+    """A bounded, append-only log of at most ``max_bytes`` of finished turns.
 
     Example:
         >>> from turntree.spec_tree import DialogueState
@@ -59,14 +52,6 @@ class TurnLog:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        """Make an empty log.
-
-        Args:
-            max_bytes: Most bytes of the turns that are kept.
-
-        Raises:
-            ValueError: If it is not positive.
-        """
         if max_bytes < 1:
             raise ValueError(f"max_bytes must be positive, got {max_bytes}")
         self.max_bytes = max_bytes
@@ -74,10 +59,8 @@ class TurnLog:
         self._entries: deque[_Entry] = deque()
         self._known: dict[str, int] = {}
         self._turns = 0
-        self.nbytes = 0
-        """Bytes of the turns held."""
-        self.dropped = 0
-        """Turns dropped."""
+        self.nbytes = 0  #: bytes of the turns held
+        self.dropped = 0  #: turns dropped
 
     @property
     def held(self) -> int:
@@ -85,15 +68,11 @@ class TurnLog:
         return sum(len(entry.batch) for entry in self._entries)
 
     def append(self, source: str, first: int, batch: TurnBatch) -> int:
-        """Add turns; known ones are left out.
+        """Add the turns of ``batch`` that are not in the log yet; return their number.
 
-        Args:
-            source: Sender of the turns, a name for each life of a process.
-            first: Number of turns that the source sent before these.
-
-        Returns:
-            Number of new turns.
+        ``source`` is a new name for each start of a sender, which has sent ``first`` turns before these.
         """
+        # A sender repeats turns after a failed call; the count of its turns tells which of them are here already.
         known = max(0, self._known.get(source, 0) - first)
         self._known[source] = max(self._known.get(source, 0), first + len(batch))
         new = batch.select(np.arange(len(batch)) >= known)
@@ -116,36 +95,34 @@ class TurnLog:
         wanted: Callable[[TurnBatch], NDArray[np.bool_]] | None = None,
         max_tokens: int | None = None,
     ) -> News:
-        """The turns that others added since ``cursor``.
+        """Return the turns that senders other than ``source`` added since ``cursor``.
 
-        Args:
-            source: The reader; its own turns are left out.
-            cursor: Cursor of the last call; ``None`` or the cursor of another log reads from the start.
-            wanted: Selects the turns of a batch that are of use to the reader, shape (turns,).
-            max_tokens: Most tokens; the newest turns go first.
+        ``None``, or a cursor of another log, reads from the start. ``wanted`` selects the turns of a batch, shape
+        (turns,). Of more than ``max_tokens``, the newest turns are returned.
         """
-        behind = cursor.turns if cursor is not None and cursor.log == self._name else None
+        seen = cursor.turns if cursor is not None and cursor.log == self._name else None
         start = self._entries[0].first if self._entries else self._turns
-        missed = 0 if behind is None else max(0, start - behind)
+        missed = 0 if seen is None else max(0, start - seen)
         batches: list[TurnBatch] = []
-        room = max_tokens
+        left = max_tokens
         for entry in reversed(self._entries):
-            if behind is not None and entry.first < behind:
+            # A reader has seen whole batches only: cursors always point to the end of the log.
+            if seen is not None and entry.first < seen:
                 break
             if entry.source == source:
                 continue
             batch = entry.batch
             if wanted is not None:
-                of_use = wanted(batch)
-                if not of_use.any():
+                chosen = wanted(batch)
+                if not chosen.any():
                     continue
-                batch = batch.select(of_use)
-            if room is not None:
-                fitting = batch.newest(room)
-                missed += len(batch) - len(fitting)
-                # Once a turn is left out, all older ones are too.
-                room = 0 if len(fitting) < len(batch) else room - int(fitting.lengths.sum(dtype=np.int64))
-                batch = fitting
+                batch = batch.select(chosen)
+            if left is not None:
+                newest = batch.newest(left)
+                missed += len(batch) - len(newest)
+                # Once a turn is left out, all older turns are left out too.
+                left = 0 if len(newest) < len(batch) else left - int(newest.lengths.sum(dtype=np.int64))
+                batch = newest
             if len(batch):
                 batches.append(batch)
         return News(batches[::-1], Cursor(self._name, self._turns), missed)

@@ -1,8 +1,7 @@
-"""Exchange of finished turns between the stores of several processes.
+"""Draft sharing between the draft stores of several processes.
 
-Each process has its own forest; between steps it gives the turns sampled
-there and takes those sampled elsewhere. Drafts are hints, so an sharing that is
-late, partial or gone costs speed and never correctness: no step waits for it.
+Each process has its own forest. Between steps it sends the turns sampled there and receives those sampled elsewhere.
+Drafts never change tokens, so sharing that is late, partial or down costs speed, not correctness: no step waits for it.
 """
 
 from __future__ import annotations
@@ -22,42 +21,33 @@ from turntree.spec_tree.state import DialogueState
 
 logger = logging.getLogger(__name__)
 
-MAX_PENDING_TOKENS = 1 << 24
-"""Default of the most tokens that wait for an sharing: 64 MB."""
-_PART = 1 << 15
-"""Bytes of turns that are inserted at once: whoever uses the store meanwhile waits for no more."""
+MAX_PENDING_TOKENS = 1 << 24  #: default of the most tokens that wait to be sent, 64 MB
+_PART = 1 << 15  #: bytes of turns inserted at once, so that other users of the forest wait only briefly
 
 
 class SharingFailed(ForestError):
-    """The other side cannot be reached; pending turns are given at the next call."""
+    """The other side cannot be reached; pending turns are sent in the next call."""
 
 
 class Swapped(NamedTuple):
-    """The result of an sharing."""
+    """The result of sending and receiving turns."""
 
-    batches: Sequence[TurnBatch]
-    """Turns of the others."""
-    missed: int = 0
-    """Turns of the others that were dropped before they were read."""
+    batches: Sequence[TurnBatch]  #: turns of the other stores
+    missed: int = 0  #: turns of other stores that were dropped before they were read
 
 
 class TurnSharing(Protocol):
-    """The connection to the other stores."""
+    """The connection to the other draft stores."""
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """Give turns and take those of the others.
+        """Send ``own`` turns, before which ``first`` were sent, and receive those of the other stores.
 
-        Args:
-            own: Turns that were not given before, unless the last call failed.
-            first: Number of turns that were given before them.
-
-        Raises:
-            SharingFailed: If the others cannot be reached now.
+        Turns are sent once, unless the last call raised ``SharingFailed``: the other stores cannot be reached.
         """
 
 
 class TakesTurns(Protocol):
-    """The part of a forest that an sharing needs."""
+    """The part of a forest that sharing needs."""
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
         """Add finished turns."""
@@ -65,24 +55,22 @@ class TakesTurns(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapCounts:
-    """Counts of the sharing so far."""
+    """Counters of draft sharing."""
 
-    given: int = 0
-    """Turns given."""
-    taken: int = 0
-    """Turns of others inserted."""
-    missed: int = 0
-    """Turns of others that were dropped before this process read them."""
-    dropped: int = 0
-    """Own turns that waited too long and were dropped."""
-    swaps: int = 0
-    """Exchanges made."""
-    lost: int = 0
-    """Exchanges that failed."""
+    sent: int = 0  #: turns sent
+    received: int = 0  #: received turns that were inserted
+    missed: int = 0  #: turns of other stores that were dropped before this process read them
+    dropped: int = 0  #: own turns that waited too long and were dropped
+    swaps: int = 0  #: successful calls
+    failed: int = 0  #: failed calls
 
 
 class SharedTurns:
-    """A forest's membership in an sharing. Any thread may call ``note``; one calls ``swap``.
+    """A forest that shares its turns. Any thread may call ``note``; one thread calls ``swap``.
+
+    Without a ``forest``, received turns are not inserted. At most ``max_pending_tokens`` own tokens wait to be sent;
+    the oldest turns are dropped first. Received turns with tokens beyond ``vocabulary`` (0: any) or of another
+    ``tokenizer`` (a hash, empty: unknown) count as missed.
 
     Example:
         >>> class Alone:
@@ -90,7 +78,7 @@ class SharedTurns:
         ...         return Swapped([])
         >>> shared = SharedTurns(None, Alone())
         >>> shared.note(DialogueState(exact=1), (7, 8))
-        >>> shared.swap().given
+        >>> shared.swap().sent
         1
     """
 
@@ -103,14 +91,6 @@ class SharedTurns:
         vocabulary: int = 0,
         tokenizer: str = "",
     ) -> None:
-        """Join an sharing.
-
-        Args:
-            forest: Receives the others' turns; ``None`` gives and takes nothing in.
-            max_pending_tokens: Most own tokens that wait for an sharing; the oldest turns go first.
-            vocabulary: Tokens that the policy knows; turns of others with further ones count as missed. 0 is any.
-            tokenizer: Hash of its tokenizer; turns of another one count as missed. Empty where it is not known.
-        """
         self._vocabulary, self._tokenizer = vocabulary, tokenizer
         self._warned = False
         self._forest = forest
@@ -119,23 +99,23 @@ class SharedTurns:
         self._lock = threading.Lock()
         self._pending: deque[tuple[DialogueState, tuple[int, ...]]] = deque()
         self._tokens = 0
-        self._first = 0
-        self._given = self._taken = self._missed = self._dropped = self._swaps = self._lost = 0
+        self._first = 0  # turns queued before the first pending one
+        self._sent = self._received = self._missed = self._dropped = self._swaps = self._failed = 0
 
     @property
     def counts(self) -> SwapCounts:
-        """Counts of the sharing so far."""
+        """Counters since creation."""
         return SwapCounts(
-            given=self._given,
-            taken=self._taken,
+            sent=self._sent,
+            received=self._received,
             missed=self._missed,
             dropped=self._dropped,
             swaps=self._swaps,
-            lost=self._lost,
+            failed=self._failed,
         )
 
     def note(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Remember a finished turn of this process until the next sharing."""
+        """Queue a finished turn of this process for the next ``swap``."""
         with self._lock:
             self._pending.append((state, tuple(tokens)))
             self._tokens += len(tokens)
@@ -145,20 +125,21 @@ class SharedTurns:
                 self._dropped += 1
 
     def swap(self) -> SwapCounts:
-        """Give the noted turns, and insert those of the others. If the others are unreachable, own turns wait here."""
+        """Send the queued turns, and insert the received ones; if that fails, the queue stays."""
         with self._lock:
+            # A copy, since sending may take seconds and `note` must not wait.
             noted, first = list(self._pending), self._first
         states, turns = [state for state, _ in noted], [tokens for _, tokens in noted]
         own = TurnBatch.of(states, turns, tokenizer=self._tokenizer)
         try:
             swapped = self._sharing.swap(own, first)
         except SharingFailed as error:
-            self._lost += 1
-            logger.warning("no turns were exchanged (%d wait): %s", len(noted), error)
+            self._failed += 1
+            logger.warning("draft sharing failed, %d turns wait for the next call: %s", len(noted), error)
             return self.counts
         self._swaps += 1
         self._forget(first + len(own))
-        self._given += len(own)
+        self._sent += len(own)
         self._missed += swapped.missed
         if self._forest is not None:
             for batch in swapped.batches:
@@ -166,25 +147,24 @@ class SharedTurns:
                 self._missed += len(batch) - len(known)
                 for part in known.parts(_PART):
                     self._forest.insert_all(part.states, part.turns)
-                    self._taken += len(part)
+                    self._received += len(part)
         return self.counts
 
     def _ours(self, batch: TurnBatch) -> TurnBatch:
-        """The turns of a batch that this policy could have sampled."""
         if not self._tokenizer or batch.tokenizer in ("", self._tokenizer):
             return batch.known(self._vocabulary)
         if not self._warned:
             self._warned = True
             logger.warning(
-                "turns of another tokenizer are left out: expected %s, got %.100r; let engines of one model alone "
-                "share their turns",
+                "turns of another tokenizer are left out: expected %s, got %.100r; share turns only between engines "
+                "of the same model",
                 self._tokenizer,
                 batch.tokenizer,
             )
         return batch.select(np.zeros(len(batch), bool))
 
     def _forget(self, stop: int) -> None:
-        """Drop the turns noted before turn ``stop``."""
+        # `note` may have dropped some of the sent turns meanwhile: count by number, not by length.
         with self._lock:
             while self._pending and self._first < stop:
                 self._tokens -= len(self._pending.popleft()[1])

@@ -1,4 +1,1 @@
-"""The store of turns: retention, live turns, drafts, and its file.
-
-Not here: loops over tokens (``kernels``).
-"""
+"""The draft store: retention of turns, live turns, drafts and the file format."""

@@ -1,10 +1,10 @@
-"""Live turns whose drafts are chains, as records: what a step does with all of them, compiled.
+"""Live turns whose drafts are chains: the compiled work of a step for all of them.
 
-``read`` takes the tokens of a step, each turn's own, and finds the turns that end with them; ``go_on`` passes tokens
-on to the store and drafts. Between the two a caller decides how much is drafted, and ends turns.
+``read`` takes the tokens sampled in a step and finds the turns that end with them. ``advance`` passes tokens to the
+draft store and drafts. In between, the caller decides how much is drafted, and ends turns.
 
-Invariant: a turn's tokens are held in the order in which they were sampled until the store has them, and it
-gets each once.
+A turn's tokens are held in the order in which they were sampled until the draft store has them; the store receives each
+token once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CHAIN = np.dtype(
         ("committed", np.int32),  # its own tokens so far
         ("least", np.int32),  # tokens before which no stop token ends it
         ("most", np.int32),  # tokens at most
-        ("held", np.int32),  # its last tokens that the store does not have yet
+        ("held", np.int32),  # its last tokens that the draft store does not have yet
         ("drafted", np.int32),  # tokens proposed for the coming step
-        ("by_turn_draft", np.int32),  # 1 where the proposal is from the caller's draft
-        ("turn_draft", np.int64),  # where this begins in ``Chains.turn_drafts``
-        ("turn_drafted", np.int32),  # its length; 0 once another token was sampled
+        ("by_turn_draft", np.int32),  # 1 if the proposal is the caller's draft
+        ("turn_draft", np.int64),  # start of the caller's draft in ``Chains.turn_drafts``
+        ("turn_drafted", np.int32),  # length of that draft; 0 once another token was sampled
         ("asked", np.int64),  # the last step after which drafts were asked for
         ("step", np.int64),  # the last step in which it sampled
         ("verify_steps", np.int64),  # steps in which it sampled
@@ -41,60 +41,41 @@ CHAIN = np.dtype(
     ],
     align=True,
 )
-"""A turn."""
 
 
 class Chains(NamedTuple):
-    """The turns by slot, which is the first axis of every array but ``turn_drafts``."""
+    """The turns by slot, the first axis of every array but ``turn_drafts``."""
 
-    records: NDArray[np.void]
-    """Of type ``CHAIN``, shape (slots,)."""
-    held: NDArray[np.int32]
-    """Tokens that the store does not have yet, shape (slots, room)."""
-    stops: NDArray[np.int32]
-    """Tokens that end the turn, -1 after the last, shape (slots, most of a turn)."""
-    turn_drafts: NDArray[np.int32]
-    """Guesses of callers, one after the other."""
+    records: NDArray[np.void]  #: dtype ``CHAIN``, shape (slots,)
+    held: NDArray[np.int32]  #: tokens that the draft store does not have yet, shape (slots, capacity)
+    stops: NDArray[np.int32]  #: tokens that end the turn, -1 after the last, shape (slots, most of a turn)
+    turn_drafts: NDArray[np.int32]  #: callers' drafts, one after another
+    #: probability that the proposal is accepted up to a token, shape (slots, longest draft)
     estimates: NDArray[np.float32]
-    """Probability, by the store, that the proposal is accepted up to a token, shape (slots, longest draft)."""
-    waiting: NDArray[np.int32]
-    """Slots that hold tokens, in the order in which they began to, shape (slots,)."""
+    waiting: NDArray[np.int32]  #: slots that hold tokens, in the order in which they began to, shape (slots,)
 
 
 class Read(NamedTuple):
-    """What ``read`` found, as numbers."""
+    """The result of ``read``."""
 
-    most: int
-    """Most tokens that a turn would hold; where they do not fit, nothing was done."""
-    waiting: int
-    """Slots in ``Chains.waiting``."""
-    rows: int
-    """Requests that sampled, those of turns that were over before included."""
-    live: int
-    """Turns that sampled and go on."""
-    tokens: int
-    """Tokens of theirs."""
-    ended: int
-    """Turns that these ended."""
-    turn_drafted: int
-    """Tokens of drafts that may be proposed."""
-    asked: int
-    """Turns that sampled and for which drafts were asked for after the step before."""
-    by_turn_draft: int
-    """Of these, those whose proposal was a draft."""
-    verified: int
-    """Draft tokens of the store that were verified."""
+    most: int  #: most tokens that a turn would hold; if it exceeds the capacity, nothing was done
+    waiting: int  #: number of slots in ``Chains.waiting``
+    rows: int  #: requests that sampled, including those whose turn was over
+    live: int  #: turns that sampled and continue
+    tokens: int  #: tokens of the turns that sampled
+    ended: int  #: turns that ended
+    turn_drafted: int  #: tokens of callers' drafts that may be proposed
+    asked: int  #: turns that sampled and were drafted for after the step before
+    by_turn_draft: int  #: turns among these whose proposal was a caller's draft
+    verified: int  #: draft tokens of the store that were verified
 
 
 class Verdicts(NamedTuple):
-    """Room for what a step verified."""
+    """Output buffers of ``read``."""
 
-    ended: NDArray[np.int32]
-    """Slots of the turns that it ended, shape (rows,)."""
-    estimates: NDArray[np.float32]
-    """The store's estimate of each verified token, shape (rows * longest,)."""
-    accepted: NDArray[np.bool_]
-    """Whether the policy sampled it, shape (rows * longest,)."""
+    ended: NDArray[np.int32]  #: slots of the turns that ended, shape (rows,)
+    estimates: NDArray[np.float32]  #: the store's estimate for each verified token, shape (rows * longest,)
+    accepted: NDArray[np.bool_]  #: whether the policy sampled the token, shape (rows * longest,)
 
 
 @part
@@ -109,7 +90,7 @@ def _is_stop(token: int, stops: NDArray[np.int32]) -> bool:
 
 @part
 def _span(turn: Any, b: int, tokens: NDArray[np.int32], ends: NDArray[np.int32]) -> tuple[int, int]:
-    """Where the new tokens of row ``b`` stand."""
+    # First and last column of the new tokens of row `b`.
     if len(ends) > 0:
         return int64(turn.prompt + turn.committed), int64(ends[b])
     stop: int = int64(0)
@@ -119,8 +100,9 @@ def _span(turn: Any, b: int, tokens: NDArray[np.int32], ends: NDArray[np.int32])
 
 
 @part
-def _guess(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
-    """How many next tokens of a turn's draft may be proposed: up to ``most`` and to a stop token."""
+def _draft_left(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
+    # Next tokens of the caller's draft that may be proposed: up to `most`, the turn's limit, and a stop token. The step
+    # samples one more token after the draft, hence the - 1.
     count = max(min(int64(turn.turn_drafted - turn.committed), int64(turn.most - turn.committed - 1), most), int64(0))
     for i in range(count):
         if _is_stop(turn_drafts[turn.turn_draft + turn.committed + i], stops):
@@ -128,37 +110,66 @@ def _guess(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDArray[
     return count
 
 
+@part
+def _most_held(slots: NDArray[np.int32], tokens: NDArray[np.int32], ends: NDArray[np.int32], chains: Chains) -> int:
+    most: int = int64(0)
+    for b in range(len(slots)):
+        if slots[b] >= 0 and chains.records[slots[b]].live:
+            begin, stop = _span(chains.records[slots[b]], b, tokens, ends)
+            most = max(most, chains.records[slots[b]].held + stop - begin)
+    return most
+
+
+@part
+def _take(
+    turn: Any, tokens: NDArray[np.int32], begin: int, stop: int, held: NDArray[np.int32], stops: NDArray[np.int32]
+) -> tuple[int, bool]:
+    # Copy new tokens to the held ones, up to the end of the turn; vLLM may sample beyond it.
+    count, first, over = int64(0), int64(turn.held), False
+    while begin + count < stop and not over:
+        token = tokens[begin + count]
+        held[first + count] = token
+        count += 1
+        length = turn.committed + count
+        over = length >= turn.most or (length >= turn.least and _is_stop(token, stops))
+    return count, over
+
+
+@part
+def _record_verdicts(turn: Any, slot: int, hits: int, verified: int, chains: Chains, out: Verdicts) -> int:
+    # The acceptance of a caller's draft says nothing about the store's estimates.
+    for i in range(0 if turn.by_turn_draft else turn.drafted):
+        out.estimates[verified], out.accepted[verified] = chains.estimates[slot, i], i < hits
+        verified += 1
+    return verified
+
+
+@part
+def _follows_draft(turn: Any, slot: int, count: int, chains: Chains) -> bool:
+    # Whether `count` new tokens, not counted in the record yet, continue along the caller's draft.
+    at, first = turn.turn_draft + turn.committed, int64(turn.held)
+    same = turn.committed + count <= turn.turn_drafted
+    for i in range(count if same else 0):
+        same = same and chains.turn_drafts[at + i] == chains.held[slot, first + i]
+    return same
+
+
 @short_kernel
 def read(
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int32],
-    ends: NDArray[np.int32],
+    slots: NDArray[np.int32],  # slot of each request, -1 for none, shape (rows,)
+    tokens: NDArray[np.int32],  # (rows, any): with `ends` prompt and tokens, else new tokens, -1 after the last
+    ends: NDArray[np.int32],  # tokens of each request, 0 if it sampled nothing; empty if `tokens` are new tokens
     step: int,
-    waiting: int,
+    waiting: int,  # number of slots in `Chains.waiting`
     chains: Chains,
     out: Verdicts,
 ) -> tuple[int, ...]:
-    """Take the tokens sampled in a step.
-
-    Args:
-        slots: Slot of each request, -1 for one without, shape (rows,).
-        tokens: With ``ends``, each request's prompt and tokens, else its new tokens, -1 after the last, shape
-            (rows, any).
-        ends: Tokens of each request, 0 where it sampled nothing, shape (rows,); empty where ``tokens`` are new.
-        waiting: Slots in ``Chains.waiting``.
-
-    Returns:
-        The fields of ``Read``.
-    """
+    """Take the tokens sampled in a step; return the fields of ``Read``, and fill ``out``."""
     records, held, longest = chains.records, chains.held, chains.estimates.shape[1]
-    most: int = int64(0)
-    for b in range(len(slots)):
-        if slots[b] >= 0 and records[slots[b]].live:
-            begin, stop = _span(records[slots[b]], b, tokens, ends)
-            most = max(most, records[slots[b]].held + stop - begin)
+    most = _most_held(slots, tokens, ends, chains)
     rows, live, new, ended, turn_drafted = int64(0), int64(0), int64(0), int64(0), int64(0)
     asked, by_turn_draft, verified = int64(0), int64(0), int64(0)
-    if most > held.shape[1]:
+    if most > held.shape[1]:  # change nothing: the caller makes room and calls again
         return most, waiting, rows, live, new, ended, turn_drafted, asked, by_turn_draft, verified
     for b in range(len(slots)):
         slot = int64(slots[b])
@@ -170,16 +181,12 @@ def read(
             continue
         rows += 1
         if not turn.live:
-            continue
-        count, first, over = int64(0), int64(turn.held), False
-        while begin + count < stop and not over:
-            token = tokens[b, begin + count]
-            held[slot, first + count] = token
-            count += 1
-            length = turn.committed + count
-            over = length >= turn.most or (length >= turn.least and _is_stop(token, stops))
+            continue  # an engine that schedules ahead runs a finished turn for one more step
+        first = int64(turn.held)
+        count, over = _take(turn, tokens[b], begin, stop, held[slot], stops)
         if step != turn.step + 1:
             turn.drafted = 0  # proposed before a pause, and never verified
+        # A step samples its accepted draft tokens and one more token.
         hits = min(count - 1, int64(turn.drafted))
         turn.step = step
         turn.verify_steps += 1
@@ -188,17 +195,12 @@ def read(
         if turn.asked == step - 1:
             asked += 1
             by_turn_draft += turn.by_turn_draft
-            for i in range(0 if turn.by_turn_draft else turn.drafted):
-                out.estimates[verified], out.accepted[verified] = chains.estimates[slot, i], i < hits
-                verified += 1
+            verified = _record_verdicts(turn, slot, hits, verified, chains, out)
         turn.drafted = 0
         if turn.turn_drafted:
-            at = turn.turn_draft + turn.committed
-            same = turn.committed + count <= turn.turn_drafted
-            for i in range(count if same else 0):
-                same = same and chains.turn_drafts[at + i] == held[slot, first + i]
+            same = _follows_draft(turn, slot, count, chains)
             turn.turn_drafted = turn.turn_drafted if same else 0
-        if first == 0:
+        if first == 0:  # it held nothing, so it was not waiting yet
             chains.waiting[waiting] = slot
             waiting += 1
         turn.held += count
@@ -211,85 +213,70 @@ def read(
         else:
             live += 1
             if turn.turn_drafted > turn.committed:
-                turn_drafted += _guess(turn, longest, chains.turn_drafts, stops)
+                turn_drafted += _draft_left(turn, longest, chains.turn_drafts, stops)
     return most, waiting, rows, live, new, ended, turn_drafted, asked, by_turn_draft, verified
 
 
 class Space(NamedTuple):
-    """Room to work in, for the turns that are drafted for."""
+    """Working memory for the turns that are drafted for."""
 
-    places: NDArray[np.int64]
-    """Row of each in the batch, shape (rows or more,); so the next three."""
-    live: NDArray[np.int64]
-    """Its row of ``LiveTurns``."""
-    room: NDArray[np.int64]
-    """Greatest length of its draft."""
-    nodes: NDArray[np.int64]
-    """Length of its draft."""
-    paths: NDArray[np.float32]
-    """Probabilities of all tokens, to be sorted, shape (rows * longest,)."""
+    rows: NDArray[np.int64]  #: row of each turn in the batch, shape (rows or more,), as the next three arrays
+    live: NDArray[np.int64]  #: its row of ``LiveTurns``
+    room: NDArray[np.int64]  #: greatest length of its draft
+    nodes: NDArray[np.int64]  #: length of its draft
+    paths: NDArray[np.float32]  #: probabilities of all tokens, to be sorted, shape (rows * longest,)
 
 
 class Proposals(NamedTuple):
-    """Where ``go_on`` writes drafts, and how many it may."""
+    """Limits and output buffers of ``advance``."""
 
-    drafts: NDArray[np.int32]
-    """Tokens of each request's draft, -1 after the last, shape (rows, any)."""
-    counts: NDArray[np.int32]
-    """How many, shape (rows,)."""
-    widths: NDArray[np.int32]
-    """How many at most, shape (rows,); empty where the longest draft bounds all alike."""
-    turn_drafted: int
-    """Most tokens of callers' drafts of all requests together."""
-    most: int
-    """Most tokens of the store's drafts of all requests together, the most probable ones."""
-    nodes: DraftNodes
-    """Room for the longest draft of each request."""
+    drafts: NDArray[np.int32]  #: tokens of each request's draft, -1 after the last, shape (rows, any)
+    counts: NDArray[np.int32]  #: draft length of each request, shape (rows,)
+    widths: NDArray[np.int32]  #: greatest draft length of each request, shape (rows,); empty for the longest draft
+    turn_drafted: int  #: most tokens of callers' drafts, all requests together
+    most: int  #: most tokens of the store's drafts, all requests together
+    nodes: DraftNodes  #: buffer for the longest draft of each request
     space: Space
-    """Room to work in."""
 
 
+class DraftStore(NamedTuple):
+    """The arrays of a forest that ``advance`` works on."""
+
+    limits: DraftLimits
+    turns: NDArray[np.void]  #: live turns of the forest, dtype ``LIVE_TURN``
+    sources: DraftSources
+    weights: Weights
+    head: NDArray[np.int64]  #: position where the log is written next, shape (1,)
+
+
+#: Indices of `share`, by which threads divide the turns: number of turns (-1: nothing to do), parts taken, parts done.
 COUNT, NEXT, DONE = 0, 1, 2
-"""Of the turns that threads share: how many, -1 where there is nothing to do; parts taken; parts done."""
-PART = 16
-"""Turns that a thread takes at once, as many as ``look_ahead`` looks at together."""
+PART = 16  #: turns that a thread takes at once, as many as ``prefetch_rows`` prefetches together
 
 
 @kernel
-def go_on(
-    due: NDArray[np.int32],
-    slots: NDArray[np.int32],
+def advance(
+    due: NDArray[np.int32],  # slots; the log has free positions for their tokens and one more piece for each
+    slots: NDArray[np.int32],  # slot of each request of the step, -1 for none, shape (rows,)
     step: int,
-    limits: DraftLimits,
     chains: Chains,
-    turns: NDArray[np.void],
-    sources: DraftSources,
-    weights: Weights,
-    head: NDArray[np.int64],
-    work: NDArray[np.void],
+    store: DraftStore,
+    work: NDArray[np.void],  # a `SCRATCH` to work in, shape (1,)
     out: Proposals,
-    share: NDArray[np.int64],
+    share: NDArray[np.int64],  # zeros, shape (3,), by which `help_out` takes a part
 ) -> tuple[int, int]:
-    """Pass the held tokens of ``due`` on to the store, then draft for the turns of ``slots`` that sampled in ``step``.
+    """Pass the held tokens of ``due`` to the draft store, then draft for turns that sampled in ``step``.
 
-    Args:
-        due: Slots, shape (any,); the log from ``head[0]`` on is free for their tokens and a piece more for each.
-        slots: Slot of each request of the step, -1 for one without, shape (rows,).
-        turns: Those of the store, of type ``LIVE_TURN``.
-        head: Where the log is written next.
-        work: Room to work in, a ``SCRATCH``, shape (1,).
-        out: Filled; a row without a draft as well.
-        share: Zeros, shape (3,), by which ``help_out`` takes a part.
-
-    Returns:
-        Accepted tokens of the store's drafts, and drafted ones.
+    Fills ``out``, also for rows without a draft; returns accepted tokens of the store's drafts, and drafted tokens.
     """
+    limits, turns, sources, weights = store.limits, store.turns, store.sources, store.weights
     accepted: int = int64(0)
+    # All tokens first: turns of one batch draft from each other's newest tokens.
     for i in range(len(due)):
         turn = chains.records[due[i]]
         if turn.held:
             new = chains.held[due[i], : turn.held]
-            accepted += extend(turns[turn.row], new, sources, weights[0], head)
+            accepted += extend(turns[turn.row], new, sources, weights[0], store.head)
             turn.held = 0
     count, most = _propose_turn_drafts(slots, step, limits.budget, chains, out), out.most
     if most <= 0 or count == 0:
@@ -297,6 +284,7 @@ def go_on(
         return accepted, int64(0)
     add(share, int64(COUNT), count)
     _draft_parts(share, limits, turns, sources, weights, work, out)
+    # Adding 0 is an atomic read. The last parts take microseconds, so waiting actively is the shortest.
     while add(share, int64(DONE), int64(0)) * PART < count:
         pass
     drafted: int = int64(0)
@@ -319,12 +307,12 @@ def help_out(
     work: NDArray[np.void],
     out: Proposals,
 ) -> None:
-    """Draft a part of what ``go_on`` with the same ``share`` drafts, on another thread, with ``work`` of its own.
+    """Draft a part of what ``advance`` with the same ``share`` drafts, on another thread.
 
-    It waits for that call. One that comes too late finds nothing to do: the parts go to whoever asks first.
+    Waits for that call. A late thread finds nothing to do: parts go to the thread that asks first.
     """
     count: int = int64(0)
-    while count == 0:
+    while count == 0:  # until `advance` knows the number of turns
         count = add(share, int64(COUNT), int64(0))
     if count > 0:
         _draft_parts(share, limits, turns, sources, weights, work, out)
@@ -340,7 +328,6 @@ def _draft_parts(
     work: NDArray[np.void],
     out: Proposals,
 ) -> None:
-    """Draft for ``PART`` turns after others, until none is left that no thread took."""
     count, space = add(share, int64(COUNT), int64(0)), out.space
     work[0].again = AGAIN_VOTERS if count <= FEW_ROWS else -1
     first: int = add(share, int64(NEXT), int64(1)) * PART
@@ -348,7 +335,7 @@ def _draft_parts(
         live, room = space.live[first : first + PART], space.room[first : first + PART]
         own = space.nodes[first : first + PART]
         last = min(first + PART, count) - first
-        at = first * limits.budget
+        at = first * limits.budget  # each part has its own span of the nodes, whichever thread takes it
         draft(live[:last], room[:last], limits, turns, sources, weights, work, out.nodes, at, own[:last])
         add(share, int64(DONE), int64(1))
         first = add(share, int64(NEXT), int64(1)) * PART
@@ -356,7 +343,6 @@ def _draft_parts(
 
 @part
 def _propose_turn_drafts(slots: NDArray[np.int32], step: int, longest: int, chains: Chains, out: Proposals) -> int:
-    """Propose the drafts of callers; returns how many turns the store may draft for, listed in ``out``."""
     count, left = int64(0), out.turn_drafted
     for b in range(len(slots)):
         slot = int64(slots[b])
@@ -372,33 +358,25 @@ def _propose_turn_drafts(slots: NDArray[np.int32], step: int, longest: int, chai
         room = max(room, int64(0))
         turn.by_turn_draft, turn.asked = 0, step
         if turn.turn_drafted > turn.committed:
-            own = _guess(turn, min(room, left), chains.turn_drafts, chains.stops[slot])
+            own = _draft_left(turn, min(room, left), chains.turn_drafts, chains.stops[slot])
             for i in range(own):
                 out.drafts[b, i] = chains.turn_drafts[turn.turn_draft + turn.committed + i]
             if own > 0:
                 out.counts[b] = turn.drafted = own
                 turn.by_turn_draft = 1
                 left -= own
-                room = int64(0)
-        out.space.places[count], out.space.live[count], out.space.room[count] = b, turn.row, room
+                room = int64(0)  # the store drafts nothing in addition
+        out.space.rows[count], out.space.live[count], out.space.room[count] = b, turn.row, room
         count += 1
     return count
 
 
 @part
 def _keep_most_probable(
-    most: int,
-    drafted: int,
-    count: int,
-    longest: int,
-    turns: NDArray[np.void],
-    paths: NDArray[np.float32],
-    space: Space,
+    most: int, drafted: int, count: int, longest: int, turns: NDArray[np.void], paths: NDArray[np.float32], space: Space
 ) -> None:
-    """Shorten drafts to the ``most`` most probable tokens; of equals the first stay.
-
-    A path is never more probable than the path before it, so that each draft keeps its beginning.
-    """
+    # A path is never more probable than its beginning, so each draft keeps its beginning.
+    # Nodes of a part are packed, and each part starts at its own multiple of the budget.
     start, filled = int64(0), int64(0)
     for c in range(count):
         start = c * longest if c % PART == 0 else start
@@ -407,7 +385,7 @@ def _keep_most_probable(
             filled += 1
         start += space.nodes[c]
     edge = _nth_greatest(space.paths, drafted, most)
-    equals = most
+    equals = most  # how many tokens exactly at the edge may stay; the first ones do
     for i in range(drafted):
         equals -= 1 if space.paths[i] > edge else 0
     for c in range(count):
@@ -416,13 +394,13 @@ def _keep_most_probable(
         while kept < length and (paths[start + kept] > edge or (paths[start + kept] == edge and equals > 0)):
             equals -= 1 if paths[start + kept] == edge else 0
             kept += 1
-        turns[space.live[c]].drafted = kept  # the rest is left where it is: what follows begins behind it
+        turns[space.live[c]].drafted = kept  # the cut nodes stay in place, so the next draft starts after them
         start += length
 
 
 @part
 def _nth_greatest(values: NDArray[np.float32], count: int, nth: int) -> np.float32:
-    """The ``nth`` greatest, from 1 on, of the first ``count`` values, which it reorders (quickselect)."""
+    # Quickselect; reorders `values`. `nth` counts from 1.
     low, high, at = int64(0), int64(count - 1), int64(nth - 1)
     while low < high:
         pivot, i, j = values[(low + high) // 2], low, high
@@ -447,18 +425,13 @@ def _nth_greatest(values: NDArray[np.float32], count: int, nth: int) -> np.float
 
 @part
 def _write(
-    count: int,
-    longest: int,
-    slots: NDArray[np.int32],
-    chains: Chains,
-    turns: NDArray[np.void],
-    out: Proposals,
+    count: int, longest: int, slots: NDArray[np.int32], chains: Chains, turns: NDArray[np.void], out: Proposals
 ) -> None:
-    """Write the store's drafts, each up to its first stop token, with their estimates."""
+    # Each draft is written up to its first stop token.
     start, nodes = int64(0), out.nodes
     for c in range(count):
         start = c * longest if c % PART == 0 else start
-        b = out.space.places[c]
+        b = out.space.rows[c]
         slot = int64(slots[b])
         turn, stops = chains.records[slot], chains.stops[slot]
         kept, length, over = int64(turns[turn.row].drafted), int64(0), False

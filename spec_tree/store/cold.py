@@ -1,5 +1,3 @@
-"""Finished turns without an index, packed: 2 to 4 bytes a token."""
-
 from __future__ import annotations
 
 from collections import OrderedDict, deque
@@ -10,13 +8,14 @@ from numpy.typing import NDArray
 
 
 def pack(tokens: NDArray[np.int32]) -> bytes:
-    """``tokens`` packed with as few bytes each as the greatest of them needs; the first byte is that width."""
+    """Pack tokens with as few bytes each as the greatest of them needs; the first byte is that width."""
+    # Most vocabularies need 3 bytes; 4 hold any int32.
     width = 2 if not len(tokens) or tokens.max() < 1 << 16 else 3 if tokens.max() < 1 << 24 else 4
     return bytes([width]) + tokens.astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width].tobytes()
 
 
 def unpack(packed: bytes) -> NDArray[np.int32]:
-    """The tokens that were given to ``pack``."""
+    """Return the tokens that were given to ``pack``."""
     width = packed[0]
     wide = np.zeros(((len(packed) - 1) // width, 4), np.uint8)
     wide[:, :width] = np.frombuffer(packed, np.uint8, offset=1).reshape(-1, width)
@@ -24,25 +23,19 @@ def unpack(packed: bytes) -> NDArray[np.int32]:
 
 
 def packed_tokens(packed: bytes) -> int:
-    """Number of packed tokens."""
     return (len(packed) - 1) // packed[0]
 
 
 class ColdTurns:
-    """Packed turns by exact state, the least recently touched states dropped first."""
+    """Packed turns without an index, by exact state; the least recently used states are dropped first."""
 
     def __init__(self, max_tokens: int) -> None:
-        """Keep at most ``max_tokens``."""
         self._max_tokens = max_tokens
         self._states: OrderedDict[int, tuple[NDArray[np.uint64], deque[bytes]]] = OrderedDict()
-        self.tokens = 0
-        """Tokens held."""
-        self.bytes = 0
-        """Memory of the packed tokens, in bytes."""
-        self.dropped = 0
-        """Turns dropped for lack of room."""
-        self.dropped_states = 0
-        """States that thereby lost their last turn."""
+        self.tokens = 0  #: tokens held
+        self.bytes = 0  #: memory of the packed tokens, bytes
+        self.dropped = 0  #: turns dropped because the store was full
+        self.dropped_states = 0  #: states that lost their last turn that way
 
     def __contains__(self, state: int) -> bool:
         return state in self._states
@@ -51,11 +44,10 @@ class ColdTurns:
         return sum(len(turns) for _, turns in self._states.values())
 
     def add(self, state: int, keys: NDArray[np.uint64], tokens: NDArray[np.int32]) -> None:
-        """Keep a turn of ``state`` (its exact key; ``keys`` is its backoff_states), behind the older ones."""
         self.add_packed(state, keys, pack(tokens))
 
     def add_packed(self, state: int, keys: NDArray[np.uint64], packed: bytes) -> None:
-        """As ``add``, for tokens already packed by ``pack``."""
+        """Add a turn of ``state``, packed by ``pack``, after the older ones; ``keys`` are its back-off states."""
         self._states.setdefault(state, (keys, deque()))[1].append(packed)
         self._states.move_to_end(state)
         self.tokens += packed_tokens(packed)
@@ -74,15 +66,13 @@ class ColdTurns:
         return turns
 
     def look(self, state: int) -> list[NDArray[np.int32]]:
-        """The turns of ``state``, oldest first."""
+        """Return the turns of ``state``, oldest first."""
         return [unpack(packed) for packed in self._states[state][1]] if state in self._states else []
 
     def count(self, state: int) -> int:
-        """Number of turns of ``state``."""
         return len(self._states[state][1]) if state in self._states else 0
 
     def drop_oldest(self, state: int) -> None:
-        """Drop the oldest turn of ``state``."""
         turns = self._states[state][1]
         packed = turns.popleft()
         self.tokens -= packed_tokens(packed)
@@ -91,11 +81,10 @@ class ColdTurns:
             del self._states[state]
 
     def packed(self) -> Iterator[tuple[int, NDArray[np.uint64], bytes]]:
-        """State, backoff_states and packed tokens of each turn, least recently touched states and oldest turns first."""
+        """Yield state, back-off states and packed tokens of each turn, in the order of eviction."""
         for state, (keys, turns) in self._states.items():
             for packed in turns:
                 yield state, keys, packed
 
     def states(self) -> Iterator[int]:
-        """The states that have turns here, least recently touched first."""
         return iter(self._states)

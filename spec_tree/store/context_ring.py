@@ -1,5 +1,3 @@
-"""Contexts of live turns in a ring buffer: the oldest give way when it is full."""
-
 from __future__ import annotations
 
 from collections import deque
@@ -14,35 +12,32 @@ _FIRST_CAPACITY = 1 << 14
 
 
 class ContextRing:
-    """Contexts of live turns, each indexed alone. Not thread-safe for writers."""
+    """Contexts of live turns in a ring buffer, each indexed alone; the oldest are dropped when it is full.
+
+    Keeps the last ``window`` tokens of a context, and ``max_tokens`` in all, rounded down to a power of two. Not
+    thread-safe for writers.
+    """
 
     def __init__(self, max_tokens: int, window: int) -> None:
-        """Make an empty ring.
-
-        Args:
-            max_tokens: Positions at full size, rounded down to a power of two.
-            window: Last tokens kept of one context.
-        """
         self._capacity = 1 << (max_tokens.bit_length() - 1)
         self._window = min(window, self._capacity // 2)
         self.log: ContextLog = context_log(min(_FIRST_CAPACITY, self._capacity))
         self._head = 1
-        self._held: deque[tuple[int, int, int]] = deque()
-        """Start, stop and row of ``LiveTurns``, oldest first."""
+        self._held: deque[tuple[int, int, int]] = deque()  #: start, stop and row of ``LiveTurns``, oldest first
 
     @property
     def bytes(self) -> int:
-        """Memory, in bytes."""
         return sum(array.nbytes for array in self.log)
 
     def add(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int32], offsets: NDArray[np.int64], turns: LiveTurns
     ) -> None:
-        """Store ``tokens[offsets[i]:offsets[i + 1]]`` as the context of ``rows[i]`` of ``turns``, for each."""
+        """Store ``tokens[offsets[i]:offsets[i + 1]]`` as the context of ``rows[i]`` of ``turns``, for each i."""
         turns.context[rows] = 0
         stops = offsets[1:]
         lengths = np.minimum(stops - offsets[:-1], self._window)
-        at = np.flatnonzero(lengths > 1)
+        at = np.flatnonzero(lengths > 1)  # a single token matches nothing
+        # At most half of the ring at once, so that no context evicts another of the same call.
         while len(at):
             count = int(np.searchsorted(lengths[at].cumsum(), self._capacity // 2, "right"))
             some, at = at[:count], at[count:]
@@ -56,42 +51,37 @@ class ContextRing:
         lengths: NDArray[np.int64],
         turns: LiveTurns,
     ) -> None:
-        """Store ``lengths`` tokens from ``begins`` on as contexts of ``rows``, together at most half of the ring."""
-        bounds = self._room(int(lengths.sum()), turns) + np.concatenate([[0], lengths.cumsum()])
+        bounds = self._make_room(int(lengths.sum()), turns) + np.concatenate([[0], lengths.cumsum()])
         write_contexts(tokens, begins, bounds, rows, turns.records, self.log)
         self._head = int(bounds[-1])
         self._held += zip(bounds[:-1].tolist(), bounds[1:].tolist(), rows.tolist(), strict=True)
 
-    def _room(self, tokens: int, turns: LiveTurns) -> int:
-        """Position with so many free tokens."""
-        self._release(turns)
-        if self._head + tokens > len(self.log.tokens) < self._capacity:
-            self._grow(self._head + tokens, turns)
-        if self._head + tokens > len(self.log.tokens):
-            while self._held and self._held[0][0] >= self._head:
-                self._give_way(turns)
-            self._head = 1
-        while self._held and self._head <= self._held[0][0] < self._head + tokens:
-            self._give_way(turns)
-        return self._head
-
-    def _release(self, turns: LiveTurns) -> None:
-        """Forget the oldest contexts whose turns have ended."""
+    def _make_room(self, tokens: int, turns: LiveTurns) -> int:
+        # Returns a position with `tokens` free tokens after it.
+        # Forget ended turns first: their rows have another start, as the row was cleared or reused.
         while self._held and turns.context[self._held[0][2], 0] != self._held[0][0]:
             self._held.popleft()
         if not self._held:
             self._head = 1
+        if self._head + tokens > len(self.log.tokens) < self._capacity:
+            self._grow(self._head + tokens, turns)
+        if self._head + tokens > len(self.log.tokens):
+            # Wrap around: contexts between the head and the end are the oldest ones.
+            while self._held and self._held[0][0] >= self._head:
+                self._drop_oldest(turns)
+            self._head = 1  # position 0 stands for no context
+        while self._held and self._head <= self._held[0][0] < self._head + tokens:
+            self._drop_oldest(turns)
+        return self._head
 
-    def _give_way(self, turns: LiveTurns) -> None:
+    def _drop_oldest(self, turns: LiveTurns) -> None:
         start, _, row = self._held.popleft()
         if turns.context[row, 0] == start:
             turns.context[row] = 0
 
     def _grow(self, needed: int, turns: LiveTurns) -> None:
-        """Copy the contexts to where they stood, which are in order and without gaps before the ring has its full size.
-
-        By the kernel that new contexts take: no step waits for another one to be loaded.
-        """
+        # Before the ring has its full size, contexts lie in order and without gaps: copy them to the same positions, by
+        # the kernel that writes new contexts, so that no step waits for another kernel to load.
         size = len(self.log.tokens)
         while size < min(needed, self._capacity):
             size *= 2

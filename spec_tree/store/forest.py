@@ -1,13 +1,4 @@
-"""The public interface of the store.
-
-``SpecForest`` keeps the turns that the policy sampled at each dialogue state and drafts
-continuations of the next ones. Live turns are indexed as they grow, so unfinished siblings
-profit from each other. All calls take the whole batch.
-
-Invariant: tokens drafted from the log were sampled by the policy in
-turns that are kept or live; a turn's context is used for its own drafts
-alone. Drafts are hints: nothing here decides which tokens are emitted.
-"""
+"""The public interface of the draft store."""
 
 from __future__ import annotations
 
@@ -28,14 +19,14 @@ from turntree.spec_tree.kernels.layout import START, DraftLimits, DraftSources, 
 from turntree.spec_tree.kernels.weights import first_weights
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
-from turntree.spec_tree.store.chains import COUNT, Chains, Proposals, go_on, help_out
+from turntree.spec_tree.store.chains import COUNT, Chains, DraftStore, Proposals, advance, help_out
 from turntree.spec_tree.store.live_table import (
     LiveTable,
     Tokens,
     context_ids,
     flat_ids,
     known_tokens,
-    said_ids,
+    new_ids,
     token_ids,
 )
 from turntree.spec_tree.store.prefix_tree import TreeNode
@@ -44,21 +35,31 @@ from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.serialised_turns import collect, restore
 from turntree.spec_tree.store.snapshot import Snapshot, read_imported, read_snapshot, write_snapshot
 
-_TOGETHER = 4
-"""Threads that draft chains at most: each more costs the calling one time with the interpreter's lock."""
+_TOGETHER = 4  #: Most threads that draft chains: each further one costs the caller time with the interpreter's lock.
 
 
 class SpecForest:
-    """Earlier turns, by dialogue state, as drafts for the next ones.
+    """Earlier turns by dialogue state, as drafts for the next ones.
 
-    Threads may share a forest: calls that change it wait for each other, and ``draft`` waits for none.
+    Live turns are indexed as they grow, so unfinished siblings draft for each other. All calls take the whole batch.
+
+    Drafted tokens were sampled by the policy in turns that are kept or live, or come from the turn's own context.
+    Drafts never decide which tokens are sampled. Threads may share a forest: calls that change it wait for each other,
+    and ``draft`` waits for none.
+
+    Args:
+        config: Settings; ``None`` takes the defaults.
+
+    Raises:
+        DamagedForest: If ``config.import_turns`` is not a forest, or belongs to another tokenizer; see ``load``.
+        OSError: If it cannot be read.
 
     Example:
         >>> forest = SpecForest()
         >>> state = DialogueState.from_tokens([1, 2, 3])
         >>> forest.insert(state, [7, 8, 9])
         >>> turn = forest.begin([state])
-        >>> forest.draft(turn, max_nodes=2, room=[8]).tokens.tolist()
+        >>> forest.draft(turn, max_nodes=2, max_depths=[8]).tokens.tolist()
         [7, 8]
         >>> forest.commit(turn, [[7, 8, 5]])
         >>> forest.end(turn)
@@ -67,26 +68,15 @@ class SpecForest:
     """
 
     def __init__(self, config: ForestConfig | None = None) -> None:
-        """Make an empty forest.
-
-        Args:
-            config: Settings; ``None`` takes the defaults.
-
-        Raises:
-            DamagedForest: If ``config.import_turns`` is no forest, or one of a policy with other tokens; see ``load``.
-            OSError: If it cannot be read.
-        """
         self.config = config or ForestConfig()
         self._lock = threading.RLock()
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
-        self.weights: Weights = first_weights()
-        """Weights learnt from the acceptance of drafts."""
+        self.weights: Weights = first_weights()  #: learnt from the acceptance of drafts
         self._threads = self.config.draft_threads
         self._drafted = self._accepted = self._committed = 0
+        #: turns by state, and the log; public for tests and measurements only
         self.rollouts = RetentionPolicy(self.config)
-        """The turns by state and the log; for checks and measurements only."""
-        self.live_table = LiveTable(self.config)
-        """The live turns; for checks and measurements only."""
+        self.live_table = LiveTable(self.config)  #: live turns; public for tests and measurements only
         if self.config.import_turns:
             self.rollouts.add_imported(
                 read_imported(Path(self.config.import_turns), self.config), self.live_table.turns
@@ -94,7 +84,7 @@ class SpecForest:
 
     @property
     def sources(self) -> DraftSources:
-        """What drafts are copied from as it is now: the log may be replaced by a larger one."""
+        """Arrays that drafts are copied from. They may be replaced when the log grows."""
         store = self.rollouts.store
         return DraftSources(log=store.log, turns=store.keys, contexts=self.live_table.contexts.log)
 
@@ -102,11 +92,12 @@ class SpecForest:
         """Start one turn at each state and return their handles.
 
         Args:
-            contexts: Token ids up to each turn, shape (tokens,) each: a turn is also drafted from its own
-                context. They are copied, and forgotten with the turn.
+            states: The states, shape (turns,).
+            contexts: Token ids up to each turn, shape (tokens,) each, from which the turn is also drafted. They are
+                copied, and dropped with the turn.
 
         Raises:
-            ValueError: If ``contexts`` does not have one entry a state, or holds something other than token ids.
+            ValueError: If there is not one context per state, or one holds something other than token ids.
         """
         asked = context_ids(states, contexts)
         with self._lock:
@@ -122,7 +113,7 @@ class SpecForest:
         handles: Sequence[int],
         *,
         max_nodes: int,
-        room: Sequence[int],
+        max_depths: Sequence[int],
         min_probability: float = 0.0,
         chain: bool = False,
         total_nodes: int | None = None,
@@ -132,19 +123,19 @@ class SpecForest:
         Args:
             handles: Live turns, shape (rows,).
             max_nodes: Most nodes a row, up to 128.
-            room: Greatest depth allowed in each row, shape (rows,).
-            min_probability: Nodes whose whole path is estimated to be accepted less often are left out.
-            chain: One child a node.
+            max_depths: Greatest depth of each row's draft, shape (rows,).
+            min_probability: Least estimated probability that a node's whole path is accepted.
+            chain: Draft at most one child per node.
             total_nodes: Most nodes of the whole batch; the most probable are kept.
 
         Raises:
             UnknownTurn: If a handle is not live.
-            ValueError: If ``room`` does not have one entry a row.
+            ValueError: If ``max_depths`` does not have one entry per row.
         """
         rows, live = self.live_table.rows(handles), self.live_table.turns
         budget = max(0, min(max_nodes, MOST_NODES))
         limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=self._ends)
-        batch = propose(rows, room, limits, live, self.sources, self.weights, threads=self._threads)
+        batch = propose(rows, max_depths, limits, live, self.sources, self.weights, threads=self._threads)
         if total_nodes is not None:
             batch = shortened(batch, total_nodes, rows, live)
         self._drafted += len(batch.tokens)
@@ -155,19 +146,20 @@ class SpecForest:
 
         Args:
             handles: Live turns, shape (rows,).
-            tokens: Accepted draft tokens and the one sampled after them, one sequence a row.
+            tokens: Accepted draft tokens and the token sampled after them, one sequence per row.
 
         Raises:
             UnknownTurn: If a handle is not live.
-            ValueError: If ``tokens`` does not have one entry a row, or holds something other than token ids.
+            ValueError: If there is not one sequence per row, or one holds something other than token ids.
         """
-        sampled, offsets = said_ids(handles, tokens)
+        sampled, offsets = new_ids(handles, tokens)
         with self._lock:
             rows, live = self.live_table.rows(handles), self.live_table.turns
             begin, lengths = 0, offsets[1:] - offsets[:-1]
+            # The log frees positions for as many rows as fit into a quarter of it; usually that is all of them.
             while begin < len(rows):
-                stop = self.rollouts.room_for(lengths, begin, rows, live)
-                self._accepted += kernels.move_on(
+                stop = self.rollouts.make_room_for(lengths, begin, rows, live)
+                self._accepted += kernels.advance(
                     rows[begin:stop],
                     sampled,
                     offsets[begin : stop + 1],
@@ -191,15 +183,14 @@ class SpecForest:
         min_probability: float,
         out: Proposals,
     ) -> None:
-        """Extend the turns of ``due`` by the tokens that they hold, then draft chains, in one call without the
-        interpreter's lock.
+        """Extend the turns of ``due`` by the tokens that they hold, then draft chains, without the GIL.
 
         Args:
             chains: Live turns of this forest.
             due: Slots of ``chains``, each once.
-            tokens: What they hold together.
-            slots: Slot of each row that is drafted for, -1 for none, shape (rows,).
-            step: Number of the step in which they sampled.
+            tokens: Number of tokens that the turns of ``due`` hold together.
+            slots: Slot of each row to draft for, -1 for none, shape (rows,).
+            step: Number of the step in which the turns sampled.
             min_probability: As of ``draft``.
             out: Filled.
         """
@@ -208,23 +199,25 @@ class SpecForest:
         live = self.live_table.turns
 
         def run(due: NDArray[np.int32], slots: NDArray[np.int32], threads: int) -> None:
-            head, share = self.rollouts.store.head, np.zeros(3, np.int64)
-            given = live.records, self.sources, self.weights
+            share = np.zeros(3, np.int64)
+            given = limits, live.records, self.sources, self.weights
             for _ in range(threads - 1):
-                pool().submit(lambda: help_out(share, limits, *given, own_work(), out))
+                pool().submit(lambda: help_out(share, *given, own_work(), out))
             try:
-                counts = go_on(due, slots, step, limits, chains, *given, head, own_work(), out, share)
+                store = DraftStore(*given, self.rollouts.store.head)
+                counts = advance(due, slots, step, chains, store, own_work(), out, share)
             finally:
-                share[COUNT] = share[COUNT] or -1  # so that nobody waits for a call that failed
+                share[COUNT] = share[COUNT] or -1  # helpers must not wait for a call that failed
             self._accepted += counts[0]
             self._drafted += counts[1]
 
         with self._lock:
-            self._drop_wrong_imports(tokens)  # by what was sampled before these
-            if not self.rollouts.room_for_all(len(due), tokens, live):
+            self._drop_wrong_imports(tokens)  # before the commit: decided by earlier tokens
+            if not self.rollouts.make_room_for_all(len(due), tokens, live):
+                # Too many tokens for the log at once: commit them in parts, then draft without further commits.
                 lengths, rows, begin = chains.records["held"][due], chains.records["row"][due], 0
                 while begin < len(due):
-                    stop = self.rollouts.room_for(lengths, begin, rows, live)
+                    stop = self.rollouts.make_room_for(lengths, begin, rows, live)
                     run(due[begin:stop], slots[:0], 1)
                     begin = stop
                 due = due[:0]
@@ -236,7 +229,7 @@ class SpecForest:
 
         Args:
             handles: Live turns, shape (rows,).
-            keep: ``False`` for aborted turns: their tokens are no longer found.
+            keep: Pass ``False`` for aborted turns, whose tokens are then dropped.
 
         Raises:
             UnknownTurn: If a handle is not live.
@@ -250,6 +243,7 @@ class SpecForest:
         """Add a finished turn, as if it had just been sampled.
 
         Args:
+            state: State where the turn was sampled.
             tokens: Sampled tokens, shape (tokens,).
 
         Raises:
@@ -263,11 +257,12 @@ class SpecForest:
         """Add finished turns, as if they had just been sampled in this order.
 
         Args:
-            states: States where they were sampled, shape (turns,).
+            states: States where the turns were sampled, shape (turns,).
             turns: Sampled tokens, shape (tokens,) each.
 
         Raises:
-            ValueError: If there is not one turn a state, or one holds something other than token ids of the vocabulary.
+            ValueError: If there is not one turn per state, or one holds something other than token ids of the
+                vocabulary.
         """
         if len(states) != len(turns):
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
@@ -277,12 +272,12 @@ class SpecForest:
             self.rollouts.add_all(states, sampled, offsets, self.live_table.turns)
 
     def finished(self, states: Sequence[DialogueState]) -> list[int]:
-        """Count the finished turns held at each state."""
+        """Return the number of finished turns held at each state."""
         with self._lock:
             return [self.rollouts.finished(state) for state in states]
 
     def stats(self) -> ForestStats:
-        """Count what is held and what was done."""
+        """Return the contents and counters of the forest."""
         with self._lock:
             rollouts = self.rollouts
             return ForestStats(
@@ -303,18 +298,20 @@ class SpecForest:
             )
 
     def imported_counters(self) -> dict[str, float]:
-        """Counters of the turns of other runs, by their names in the metrics; empty where none were given."""
-        past = self.rollouts.imported
-        return {"imported_turns": past.given, "imported_evicted": past.forgotten} if self.config.import_turns else {}
+        """Return the metrics of the imported turns; empty if none were imported."""
+        imported = self.rollouts.imported
+        if not self.config.import_turns:
+            return {}
+        return {"imported_turns": imported.count, "imported_evicted": imported.dropped}
 
     def tree(self, state: DialogueState) -> TreeNode:
-        """The prefix tree of the turns known at ``state``, live ones included; empty where unknown."""
+        """Return the prefix tree of the turns at ``state``, including live ones; empty if there are none."""
         with self._lock:
             turns = self.rollouts.known(state, self.live_table.turns)
         return TreeNode.from_turns([turn.tolist() for turn in turns]) if turns else TreeNode(token=START)
 
     def clear(self) -> None:
-        """Remove all turns. Handles of live turns become unknown; learnt weights and the counts of drafts stay."""
+        """Remove all turns, invalidate the handles of live turns, and keep learnt weights and counters."""
         with self._lock:
             self.rollouts = RetentionPolicy(self.config)
             self.live_table.clear()
@@ -322,7 +319,7 @@ class SpecForest:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all finished turns, the settings, the counters and the learnt weights into a file.
 
-        Live turns are not written. The file replaces the old one when it is complete.
+        Live turns are not written. The file replaces an old one once it is complete.
 
         Args:
             path: The file; by convention it ends in ``.npz``.
@@ -341,19 +338,20 @@ class SpecForest:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], config: ForestConfig | None = None) -> Self:
-        """Make a forest from a file of ``save``; no turn is live.
+        """Return the forest saved in a file, without live turns.
 
         Args:
-            config: Settings instead of the saved ones. If they leave less room, the newest turns are
-                kept; learnt weights are kept under any settings.
+            path: The file.
+            config: Settings instead of the saved ones. If they have smaller limits, the newest turns are kept; learnt
+                weights are kept under any settings.
 
         Raises:
-            DamagedForest: If the file is not a forest's, incomplete, of another version, or of a policy with other
-                tokens; one that does not say of which tokenizer it is counts as this policy's.
+            DamagedForest: If the file is not a saved forest, is incomplete, or belongs to another version or tokenizer.
+                A file without a tokenizer's hash is accepted.
             OSError: If it cannot be read.
         """
         snapshot = read_snapshot(Path(path), config)
-        forest = cls(replace(snapshot.config, import_turns=""))  # the file has what was left of it
+        forest = cls(replace(snapshot.config, import_turns=""))  # the file has the imported turns that were left
         forest._take(snapshot)
         return forest
 
@@ -363,7 +361,7 @@ class SpecForest:
         Handles of live turns become unknown.
 
         Raises:
-            DamagedForest: As ``load``; the forest stays unchanged.
+            DamagedForest: As for ``load``; the forest stays unchanged.
             OSError: If it cannot be read.
         """
         snapshot = read_snapshot(Path(path), self.config)
@@ -379,4 +377,4 @@ class SpecForest:
 
     def _drop_wrong_imports(self, tokens: int) -> None:
         if self.rollouts.drop_wrong_imports(tokens):
-            self.weights[:] = first_weights()  # what was learnt until now, was learnt of those turns
+            self.weights[:] = first_weights()  # the weights were learnt mostly from the dropped turns

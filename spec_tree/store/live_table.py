@@ -1,10 +1,3 @@
-"""Live turns by handle, with their contexts.
-
-Invariant: a handle names a row of ``turns`` from ``open`` to ``close``; rows
-are reused, handles are not. Not thread-safe for writers; a reader that drafts while
-the table grows continues with the old rows.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,19 +14,20 @@ from turntree.spec_tree.kernels.layout import LiveTurns, live_turns
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.context_ring import ContextRing
 
-Tokens = Sequence[int] | NDArray[np.integer[Any]]
-"""Token ids, shape (tokens,)."""
+Tokens = Sequence[int] | NDArray[np.integer[Any]]  #: token ids, shape (tokens,)
 _FIRST_ROWS = 256
 _MOST = 2**31 - 1
-_SHORT = 64
-"""Most tokens of a list that is checked without conversion to an array."""
+_SHORT = 64  #: most tokens of a list that is checked without conversion to an array
 
 
 class LiveTable:
-    """Rows for live turns and their contexts."""
+    """Live turns by handle, with their contexts.
+
+    A handle names a row of ``turns`` from ``open`` to ``close``. Rows are reused, handles are not. Not thread-safe for
+    writers; a reader that drafts while the table grows continues with the old rows.
+    """
 
     def __init__(self, config: ForestConfig) -> None:
-        """Make an empty table."""
         self._config = config
         self._handles = 0
         self.clear()
@@ -42,14 +36,14 @@ class LiveTable:
         return len(self._rows)
 
     def clear(self) -> None:
-        """Remove all turns; their handles are not given again."""
+        """Remove all turns; their handles are not used again."""
         self.contexts = ContextRing(self._config.max_context_tokens, self._config.context_window)
         self.turns: LiveTurns = live_turns(_FIRST_ROWS)
         self._free = list(range(_FIRST_ROWS - 1, -1, -1))
         self._rows: dict[int, int] = {}
 
     def reserve(self, needed: int) -> None:
-        """Have ``needed`` rows free: twice as many in all, or more."""
+        """Make at least ``needed`` rows free, by doubling the table."""
         old = self.turns
         size = len(old.last)
         while size - len(old.last) + len(self._free) < needed:
@@ -57,12 +51,14 @@ class LiveTable:
         if size == len(old.last):
             return
         new = live_turns(size)
+        # A new table, not a resized one: readers may still draft from the old rows.
         new.records[: len(old.records)] = old.records
         self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
         self.turns = new
 
     def open(self, states: Sequence[DialogueState]) -> tuple[list[int], NDArray[np.int64]]:
-        """Start a turn at each of ``states`` in reserved rows; returns their handles and their rows."""
+        """Start a turn at each state in reserved rows; return handles and rows."""
+        # `_free` is a stack with the lowest rows on top, which keeps live turns close together in memory.
         kept = len(self._free) - len(states)
         taken = self._free[kept:][::-1]
         del self._free[kept:]
@@ -75,18 +71,13 @@ class LiveTable:
         return handles, rows
 
     def close(self, handles: Sequence[int]) -> None:
-        """End the turns of live handles."""
         for handle in handles:
             row = self._rows.pop(handle)
             self.turns.context[row] = 0
             self._free.append(row)
 
     def rows(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """The rows of live handles, shape (handles,).
-
-        Raises:
-            UnknownTurn: If a handle is not live.
-        """
+        """Return the rows of live handles, shape (handles,); raise ``UnknownTurn`` if one is not live."""
         try:
             return np.array([self._rows[handle] for handle in handles], np.int64)
         except KeyError as error:
@@ -96,12 +87,7 @@ class LiveTable:
             ) from None
 
     def rows_once(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """As ``rows``, of handles that may not repeat.
-
-        Raises:
-            UnknownTurn: If a handle is not live.
-            ValueError: If a handle comes twice.
-        """
+        """Return the rows of live handles; raise ``ValueError`` if one repeats."""
         rows = self.rows(handles)
         if len(set(handles)) < len(rows):
             raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
@@ -109,11 +95,7 @@ class LiveTable:
 
 
 def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
-    """``values`` as an array of token ids, shape (tokens,).
-
-    Raises:
-        ValueError: If one is not a token id; the message calls them ``what``.
-    """
+    """Return ``values`` as token ids, shape (tokens,), or raise a ``ValueError`` that starts with ``what``."""
     if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1 and len(values):
         if values.min() >= 0:
             return values
@@ -134,16 +116,12 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
 
 
 def known_tokens(tokens: NDArray[np.int32], vocabulary: int) -> NDArray[np.int32]:
-    """``tokens``, if they are of a vocabulary of so many; 0 is any.
-
-    Raises:
-        ValueError: If one is beyond it.
-    """
+    """Return ``tokens``, or raise ``ValueError`` if one is not below ``vocabulary``; 0 accepts any token."""
     if vocabulary and len(tokens) and (tokens.max() >= vocabulary or tokens.min() < 0):
         strange = tokens.min() if tokens.min() < 0 else tokens.max()
         raise ValueError(
             f"expected tokens from 0 to {vocabulary - 1}, got {strange}: these turns are of another tokenizer, or "
-            "damaged; use a store of this policy's own turns, or an empty one"
+            "damaged; use a draft store of this policy, or an empty one"
         )
     return tokens
 
@@ -155,11 +133,6 @@ def _no_tokens(what: str, values: ArrayLike) -> ValueError:
 def context_ids(
     states: Sequence[DialogueState], contexts: Sequence[Tokens] | None
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
-    """The contexts of turns that begin at ``states``, concatenated, and the start of each, shape (states + 1,).
-
-    Raises:
-        ValueError: If there is not one context a state, or one holds something other than token ids.
-    """
     if contexts is None:
         return None
     if len(contexts) != len(states):
@@ -167,23 +140,14 @@ def context_ids(
     return flat_ids(contexts, "contexts")
 
 
-def said_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The new tokens of each handle's turn, concatenated, and the start of each, shape (handles + 1,).
-
-    Raises:
-        ValueError: If there is not one sequence a handle, or one holds something other than token ids.
-    """
+def new_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     if len(tokens) != len(handles):
         raise ValueError(f"tokens needs one entry a row: expected {len(handles)}, got {len(tokens)}")
     return flat_ids(tokens, "tokens")
 
 
 def flat_ids(rows: Sequence[Tokens], what: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The token ids of all rows, concatenated, and the start of each, shape (rows + 1,).
-
-    Raises:
-        ValueError: If one is not a token id; the message calls them ``what``.
-    """
+    """Return the token ids of all rows, concatenated, and the start of each row, shape (rows + 1,)."""
     offsets = np.array([0, *accumulate(map(len, rows))], np.int64)
     if rows and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows):
         return token_ids(np.concatenate(rows), what), offsets

@@ -1,5 +1,3 @@
-"""The explicit prefix tree of one dialogue state, for inspection by people."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -9,18 +7,15 @@ from typing import Any
 
 @dataclass(slots=True, kw_only=True)
 class TreeNode:
-    """One token on a path from the beginning of the turn."""
+    """One token on a path from the start of the turn, in the prefix tree of a dialogue state."""
 
-    token: int
-    """Token id; -1 at the root."""
-    count: int = 0
-    """Number of turns that pass through this node."""
-    children: list[TreeNode] = field(default_factory=list)
-    """Next tokens, most frequent first."""
+    token: int  #: token id; -1 at the root
+    count: int = 0  #: number of turns that pass through this node
+    children: list[TreeNode] = field(default_factory=list)  #: next tokens, most frequent first
 
     @classmethod
     def from_turns(cls, turns: Iterable[Sequence[int]]) -> TreeNode:
-        """Merge ``turns`` (token ids, each of shape (tokens,)) into one tree."""
+        """Merge ``turns`` (token ids, shape (tokens,) each) into one tree."""
         root = cls(token=-1)
         for turn in turns:
             node = root
@@ -32,7 +27,7 @@ class TreeNode:
                     node.children.append(child)
                 child.count += 1
                 node = child
-        stack = [root]
+        stack = [root]  # no recursion: turns are longer than Python's recursion limit
         while stack:
             node = stack.pop()
             node.children.sort(key=lambda c: (-c.count, c.token))
@@ -40,7 +35,7 @@ class TreeNode:
         return root
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested dictionaries of JSON values."""
+        """Return nested dictionaries of JSON values."""
         top: dict[str, Any] = {}
         stack = [(self, top)]
         while stack:

@@ -1,5 +1,3 @@
-"""Drafts of live turns as one batch, under the limits that a caller gives."""
-
 from __future__ import annotations
 
 import threading
@@ -18,20 +16,16 @@ from turntree.spec_tree.kernels import batch as kernels
 from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, FEW_ROWS, scratch
 from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSources, LiveTurns, Weights
 
-MOST_NODES = 128
-"""Nodes of one row at most."""
+MOST_NODES = 128  #: most nodes of one row
 
-ROWS_OF_A_THREAD = 32
-"""Rows that are worth a thread of their own."""
-_LEAD = 12
-"""Rows that the calling thread takes more than the others, who begin later; it is not to wait for being woken."""
+ROWS_OF_A_THREAD = 32  #: rows that are worth a thread of their own
+_LEAD = 12  #: Rows that the calling thread takes more than the pool's threads, which start later.
 
 
 _own = threading.local()
 
 
 def own_work() -> NDArray[np.void]:
-    """This thread's room to work in."""
     if not hasattr(_own, "work"):
         _own.work = scratch()
     work: NDArray[np.void] = _own.work
@@ -40,13 +34,12 @@ def own_work() -> NDArray[np.void]:
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """The threads that draft parts of a batch."""
     return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="forest-draft")
 
 
 def propose(
     rows: NDArray[np.int64],
-    room: Sequence[int],
+    max_depths: Sequence[int],
     limits: DraftLimits,
     live: LiveTurns,
     sources: DraftSources,
@@ -54,15 +47,9 @@ def propose(
     *,
     threads: int = 1,
 ) -> DraftBatch:
-    """Draft for ``rows`` of ``live``, each up to a depth of ``room``.
-
-    Large batches are split among ``threads`` threads; the result does not depend on it.
-
-    Raises:
-        ValueError: If ``room`` does not have one entry a row.
-    """
-    if len(room) != len(rows):
-        raise ValueError(f"room needs one entry a row: expected {len(rows)}, got {len(room)}")
+    """Draft for ``rows`` of ``live``, at most ``max_depths`` deep; the result does not depend on ``threads``."""
+    if len(max_depths) != len(rows):
+        raise ValueError(f"max_depths needs one entry per row: expected {len(rows)}, got {len(max_depths)}")
     budget, count = limits.budget, len(rows)
     size = count * budget
     nodes = DraftNodes(
@@ -72,13 +59,13 @@ def propose(
         paths=np.empty(size, np.float32),
     )
     counts = np.empty(count, np.int64)
-    deepest = np.asarray(room, np.int64) if budget else np.zeros(count, np.int64)
+    deepest = np.asarray(max_depths, np.int64) if budget else np.zeros(count, np.int64)
     again = AGAIN_VOTERS if count <= FEW_ROWS else -1
 
     def part(start: int, stop: int) -> slice:
         """Draft for these rows; returns where their nodes are."""
         own, work, first = slice(start, stop), own_work(), start * budget
-        work["again"] = again
+        work["again"] = again  # few rows can afford to ask more voters
         drafted = kernels.draft(
             rows[own], deepest[own], limits, live.records, sources, weights, work, nodes, first, counts[own]
         )
@@ -86,22 +73,24 @@ def propose(
 
     parts = min(threads, count // ROWS_OF_A_THREAD)
     if parts < 2:
-        places = [part(0, count)]
+        spans = [part(0, count)]
     else:
         edges = [*((count - _LEAD) * i // parts for i in range(parts)), count]
-        others = [pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
+        # This thread takes the last and largest part while the pool's threads start.
+        futures = [pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
         last = part(*edges[-2:])
-        places = [*(other.result() for other in others), last]
-    tokens, parents, depths, paths = (_joined(array, places) for array in nodes)
+        spans = [*(future.result() for future in futures), last]
+    tokens, parents, depths, paths = (_joined(array, spans) for array in nodes)
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return DraftBatch(tokens=tokens, parents=parents, depths=depths, probabilities=paths, offsets=offsets)
 
 
 def shortened(batch: DraftBatch, total: int, rows: NDArray[np.int64], live: LiveTurns) -> DraftBatch:
-    """The ``total`` most probable nodes of a draft for ``rows``; ties leave parents before children."""
+    """Return the ``total`` most probable nodes of a draft for ``rows``."""
     if len(batch.tokens) <= total:
         return batch
+    # A stable sort: a child is never more probable than its parent, and ties keep the parent, which comes first.
     kept = np.zeros(len(batch.tokens), bool)
     kept[np.argsort(-batch.probabilities, kind="stable")[: max(total, 0)]] = True
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[batch.offsets]
@@ -115,5 +104,5 @@ def shortened(batch: DraftBatch, total: int, rows: NDArray[np.int64], live: Live
     )
 
 
-def _joined(array: NDArray[Any], places: Sequence[slice]) -> NDArray[Any]:
-    return array[places[0]] if len(places) == 1 else np.concatenate([array[place] for place in places])
+def _joined(array: NDArray[Any], spans: Sequence[slice]) -> NDArray[Any]:
+    return array[spans[0]] if len(spans) == 1 else np.concatenate([array[span] for span in spans])

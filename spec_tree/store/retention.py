@@ -1,9 +1,8 @@
 """Retention of turns: quotas by state, second chances, turns without an index.
 
-A finished turn is in the log, indexed, or cold. When the log's head comes
-around to it, a turn of a state that has been visited since is written again, as
-long as the log is not half full of such turns; any other becomes cold. A cold
-state is written back when a turn begins there.
+A finished turn is in the log (indexed) or cold. When the log's head comes around to a turn whose state was visited
+since it was written, the turn is written again, unless half of the log are such turns; any other turn becomes cold. The
+turns of a cold state are written back when a turn begins there.
 """
 
 from __future__ import annotations
@@ -24,115 +23,102 @@ from turntree.spec_tree.store.cold import ColdTurns
 from turntree.spec_tree.store.imported_turns import ImportedTurns
 from turntree.spec_tree.store.turn_store import LogEntry, TurnStore, granules
 
-_SPARE = 3 * GRANULE
-"""Positions that a turn may need in addition to its tokens."""
+_SPARE = 3 * GRANULE  #: positions that a turn may need in addition to its tokens
 
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """A dialogue state with turns in the log or live."""
-
-    exact: int
-    """The first of its keys."""
+    exact: int  #: the first of its keys
     keys: NDArray[np.uint64]
-    visited: int = 0
-    """Time when a turn last began or was added."""
-    live: int = 0
-    """Number of live turns."""
-    turns: deque[LogEntry] = field(default_factory=deque)
-    """Finished turns in the log, oldest first."""
+    visited: int = 0  #: time when a turn last began or was added
+    live: int = 0  #: number of live turns
+    turns: deque[LogEntry] = field(default_factory=deque)  #: finished turns in the log, oldest first
 
 
 class _Again(NamedTuple):
-    """A turn that the log's head reached and that is written again."""
+    # A turn that the log's head reached and that is written again.
 
     state: _State
     sampled: NDArray[np.int32]
-    row: int
-    """Its row of ``LiveTurns``; -1 for a finished turn."""
+    row: int  #: its row of ``LiveTurns``; -1 for a finished turn
 
 
 class RetentionPolicy:
     """The turns of a forest by state. Not thread-safe."""
 
     def __init__(self, config: ForestConfig) -> None:
-        """Start empty."""
-        self.quota = config.rollouts_per_state
-        """Most finished turns kept of a state."""
+        self.quota = config.rollouts_per_state  #: most finished turns kept of a state
         self.store = TurnStore(config.max_tokens)
         self.cold = ColdTurns(config.max_cold_tokens)
-        self.tokens = 0
-        """Tokens of finished turns in the log."""
-        self.by_state: dict[int, _State] = {}
-        """States with turns in the log or live, by the first of their keys."""
+        self.tokens = 0  #: tokens of finished turns in the log
+        self.by_state: dict[int, _State] = {}  #: states with turns in the log or live, by the first of their keys
+        #: Live turns by row of ``LiveTurns``; the entry is ``None`` if the turn was too long for the log.
         self.by_row: dict[int, tuple[_State, LogEntry | None]] = {}
-        """The live turns by row of ``LiveTurns``; ``None`` as the turn if it was too long for the log."""
         self.imported = ImportedTurns()
-        """Those of other runs."""
         self._again: list[_Again] = []
         self._clock = 0
         self._over_quota = 0
-        self.tokens_again = 0
-        """Tokens of turns that were written again when the head reached them."""
+        self.tokens_again = 0  #: tokens of turns that were written again when the head reached them
 
     @property
     def states(self) -> int:
-        """Dialogue states held."""
         return len(self.by_state.keys() | set(self.cold.states()))
 
     @property
     def count(self) -> int:
-        """Number of finished turns held."""
         return sum(len(state.turns) for state in self.by_state.values()) + len(self.cold)
 
     @property
     def evicted(self) -> int:
-        """Finished turns dropped, for quota or memory."""
+        """Finished turns dropped for quota or memory."""
         return self._over_quota + self.cold.dropped
 
     def open(self, rows: NDArray[np.int64], states: Sequence[DialogueState], live: LiveTurns) -> None:
-        """Start a turn at each of ``states`` in ``rows`` of ``live``, whose keys are set."""
+        """Start a turn at each state in ``rows`` of ``live``, whose keys are set."""
+        # In parts of at most a quarter of the log, as everywhere: a write must not evict its own beginning.
         most = max(1, self.store.capacity // 4 // _SPARE)
         for begin in range(0, len(rows), most):
             some = rows[begin : begin + most]
             opened = []
             for row, state in zip(some.tolist(), states[begin : begin + most], strict=True):
                 held = self._visit(state, live)
-                held.live += 1  # before room is made, which forgets states without a turn
+                held.live += 1  # before positions are freed, which forgets states without a turn
                 self.by_row[row] = held, None
                 opened.append((row, held))
-            self._room(_SPARE * len(opened), live)
+            self._make_room(_SPARE * len(opened), live)
             turns = self.store.open([held.keys for _, held in opened], some, live)
             for (row, held), turn in zip(opened, turns, strict=True):
                 self.by_row[row] = held, turn
 
-    def room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
-        """Make room for rows of a batch from ``begin`` on to add ``lengths`` tokens; returns the end of those rows."""
+    def make_room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
+        """Free positions for the first rows from ``begin`` on; return the index after the last of these rows.
+
+        ``lengths`` are the tokens that each row adds, shape (rows,).
+        """
         most = self.store.capacity // 4
         needed, stop = 0, begin
         while stop < len(lengths):
             length = int(lengths[stop])
             positions = length + length // GRANULE + LONGEST_PIECE
             if positions > most:
-                self._lose(int(rows[stop]), live)
+                self._drop_too_long(int(rows[stop]), live)
                 positions = 0
             if needed + positions > most:
                 break
             needed += positions
             stop += 1
-        self._room(needed, live)
+        self._make_room(needed, live)
         return stop
 
-    def room_for_all(self, rows: int, tokens: int, live: LiveTurns) -> bool:
-        """Make room for so many rows to add so many tokens together; ``False`` where that is too much at once."""
+    def make_room_for_all(self, rows: int, tokens: int, live: LiveTurns) -> bool:
+        """Free positions for all rows at once; ``False`` if the log is too small for that."""
         positions = tokens + tokens // GRANULE + rows * LONGEST_PIECE
         if positions > self.store.capacity // 4:
             return False
-        self._room(positions, live)
+        self._make_room(positions, live)
         return True
 
     def close(self, rows: NDArray[np.int64], live: LiveTurns, *, keep: bool) -> None:
-        """End the turns in ``rows`` of ``live``."""
         dropped = []
         for row, length in zip(rows.tolist(), live.length[rows].tolist(), strict=True):
             state, turn = self.by_row.pop(row)
@@ -151,7 +137,6 @@ class RetentionPolicy:
         self.store.drop_all(dropped)
 
     def add(self, state: DialogueState, sampled: NDArray[np.int32], live: LiveTurns) -> None:
-        """Keep a finished turn."""
         if len(sampled):
             held = self._visit(state, live)
             self._write(held, sampled, live)
@@ -160,7 +145,7 @@ class RetentionPolicy:
     def add_all(
         self, states: Sequence[DialogueState], sampled: NDArray[np.int32], offsets: NDArray[np.int64], live: LiveTurns
     ) -> None:
-        """Keep finished turns, ``sampled[offsets[i]:offsets[i + 1]]`` at ``states[i]``, in their order."""
+        """Keep finished turns in their order, ``sampled[offsets[i]:offsets[i + 1]]`` at ``states[i]``."""
         lengths = np.diff(offsets)
         lengths[self._surplus(states, lengths)] = 0
         before = np.concatenate([[0], np.cumsum(np.where(lengths > 0, granules(lengths + 2), 0))])
@@ -173,14 +158,15 @@ class RetentionPolicy:
                 continue
             some = np.flatnonzero(lengths[begin:stop]) + begin
             visited = [self._visit(states[i], live) for i in some.tolist()]
-            self._room(int(before[stop] - before[begin]), live)  # which may drop states that were visited
+            # Freeing positions may forget visited states that have no turn yet, hence `setdefault`.
+            self._make_room(int(before[stop] - before[begin]), live)
             held = [self.by_state.setdefault(state.exact, state) for state in visited]
             turns = self.store.write_all(sampled, offsets[some], lengths[some], [state.keys for state in held])
             self._keep_all(held, turns)
             begin = stop
 
     def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
-        """Turns that need not be written: later ones of the same call fill their state's quota."""
+        # Turns that need not be written, since later ones of the same call fill their state's quota.
         if len(states) <= self.quota:
             return []
         count = Counter(state.exact or 1 for state in states)
@@ -197,7 +183,7 @@ class RetentionPolicy:
         return surplus
 
     def _keep_all(self, states: Sequence[_State], turns: Sequence[LogEntry]) -> None:
-        """As ``_keep`` for each."""
+        # `_keep` for each turn, with one call to drop those over quota.
         over, clock, quota = [], self._clock, self.quota
         for state, turn in zip(states, turns, strict=True):
             turn.seen = clock
@@ -213,10 +199,11 @@ class RetentionPolicy:
         self.store.drop_all(over)
 
     def add_imported(self, turns: Sequence[tuple[NDArray[np.uint64], NDArray[np.int32]]], live: LiveTurns) -> None:
-        """Keep turns of other runs, with the backoff_lists of their states, as ones older than all that follow.
+        """Keep turns of other runs, with the back-off states of each, as older than all that follow.
 
-        Half of the log is theirs at most: the newest, which are the last.
+        They take at most half of the log; the newest turns, which come last, are kept.
         """
+        # A turn too long for the log has no entry there by which its acceptance could be counted.
         turns = [turn for turn in turns if len(turn[1]) <= self.store.longest]
         sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
         first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
@@ -229,25 +216,24 @@ class RetentionPolicy:
         self.imported = ImportedTurns(kept)
 
     def drop_wrong_imports(self, tokens: int) -> bool:
-        """So many tokens were sampled: remove turns of other runs that were wrong too often, now and then.
+        """Count sampled tokens; from time to time, drop imported turns that were wrong too often.
 
-        Returns:
-            Whether more than half of them have gone now, and had not before.
+        Returns whether more than half of the imported turns are gone now, and were not before.
         """
         if not self.imported.due(tokens):
             return False
-        wrong = self.imported.judge(self.store)
+        wrong = self.imported.take_wrong(self.store)
         for turn in wrong:
             state = self.by_state[int(turn.keys[0])]
             state.turns.remove(turn)
             self._uncount(turn)
             self._forget_empty(state)
         self.store.drop_all(wrong)
-        gone, given = self.imported.forgotten, self.imported.given
-        return 2 * (gone - len(wrong)) <= given < 2 * gone
+        dropped, count = self.imported.dropped, self.imported.count
+        return 2 * (dropped - len(wrong)) <= count < 2 * dropped
 
     def known(self, state: DialogueState, live: LiveTurns) -> list[NDArray[np.int32]]:
-        """The turns of a state, live ones last."""
+        """Return the turns of a state, live ones last."""
         exact = state.backoff_states()[0]
         turns = self.cold.look(exact)
         held = self.by_state.get(exact)
@@ -259,7 +245,6 @@ class RetentionPolicy:
         return [turn for turn in turns if len(turn)]
 
     def sampled(self, row: int, live: LiveTurns) -> NDArray[np.int32]:
-        """The tokens of the turn in ``row`` of ``live``; none of one too long for the log."""
         turn = self.by_row[row][1]
         if turn is None:
             return np.zeros(0, np.int32)
@@ -267,7 +252,6 @@ class RetentionPolicy:
         return self.store.read(turn)
 
     def finished(self, state: DialogueState) -> int:
-        """Number of finished turns held of a state."""
         exact = state.backoff_states()[0]
         held = self.by_state.get(exact)
         return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
@@ -279,6 +263,7 @@ class RetentionPolicy:
             held = self.by_state[exact] = _State(exact, np.array(state.backoff_states(), np.uint64))
         self._clock += 1
         held.visited = self._clock
+        # A turn begins here: write the state's cold turns back into the log, oldest first, before its hot ones.
         if exact in self.cold:
             for age, sampled in enumerate(self.cold.take(exact)):
                 self._write(held, sampled, live, before=age)
@@ -289,11 +274,11 @@ class RetentionPolicy:
             self.cold.add(state.exact, state.keys, sampled)
             self._mind_quota(state)
             return
-        self._room(len(sampled) + _SPARE, live)
+        self._make_room(len(sampled) + _SPARE, live)
         self._keep(state, self.store.write(sampled, state.keys), before=before)
 
     def _keep(self, state: _State, turn: LogEntry, *, before: int | None = None) -> None:
-        """Count ``turn`` among the state's finished ones: as the newest, or older than all but ``before``."""
+        # `before` older turns of the state come first; None makes it the newest.
         turn.seen = self._clock
         state.turns.insert(len(state.turns) if before is None else before, turn)
         self.by_state[state.exact] = state
@@ -308,16 +293,16 @@ class RetentionPolicy:
                 self._drop(state, state.turns[0])
             self._over_quota += 1
 
-    def _room(self, positions: int, live: LiveTurns) -> None:
-        """Make room; turns in the way that are worth keeping are written again."""
-
+    def _make_room(self, positions: int, live: LiveTurns) -> None:
         def evict(turn: LogEntry) -> None:
             self._evict(turn, live)
 
+        # Turns worth keeping are written again, which takes positions too: repeat until no further turn is evicted.
         needed = -1
         while needed != (needed := positions + self._waiting()):
             self.store.make_room(needed, evict)
         again, self._again = self._again, []
+        # Evicted turns were the oldest of their states, and stay so in the same order.
         older: Counter[int] = Counter()
         for state, sampled, row in again:
             turn = self.store.write(sampled, state.keys, live=row, turns=live)
@@ -341,6 +326,7 @@ class RetentionPolicy:
             self._drop(state, turn)
         else:
             self.store.drop(turn)
+        # Bound what is written again at once, or freeing positions would not come to an end.
         fits = self._waiting() + len(sampled) + _SPARE <= self.store.capacity // 4
         if row >= 0:
             live.turn[row] = 0
@@ -348,6 +334,7 @@ class RetentionPolicy:
             if fits:
                 self._again.append(_Again(state, sampled, row))
             return
+        # A second chance, only if the state was visited after the turn was written, and for at most half of the log.
         if fits and state.visited > turn.seen and 2 * (self.tokens_again + len(sampled)) <= self.store.capacity:
             self._again.append(_Again(state, sampled, -1))
         else:
@@ -355,7 +342,6 @@ class RetentionPolicy:
             self._forget_empty(state)
 
     def _drop(self, state: _State, turn: LogEntry) -> None:
-        """Remove a finished turn from the log."""
         state.turns.remove(turn)
         self._uncount(turn)
         self.store.drop(turn)
@@ -364,8 +350,8 @@ class RetentionPolicy:
         self.tokens -= turn.tokens
         self.tokens_again -= turn.tokens if turn.again else 0
 
-    def _lose(self, row: int, live: LiveTurns) -> None:
-        """Remove the turn in ``row``, too long for the log: it is still drafted for, but not kept."""
+    def _drop_too_long(self, row: int, live: LiveTurns) -> None:
+        # Too long for the log: the turn is still drafted for, but not kept.
         state, turn = self.by_row[row]
         if turn is not None:
             self.store.drop(turn)

@@ -1,10 +1,8 @@
 """Conversion of a forest's finished turns to flat arrays, and back.
 
-Kept are the turns with the keys of their states and every order that determines
-which is dropped first: in its state, in the log, among the turns without an index.
-The index itself is not kept; it is rebuilt while the turns are written into
-a log. Turns that do not fit there are dropped as in a full forest,
-the oldest first: out of the log, and out of the turns without an index.
+The arrays hold the turns, the keys of their states, and every order that decides which turn is dropped first: within
+the state, in the log, and among cold turns. The index is rebuilt while the turns are written into a log. Turns that do
+not fit there are dropped as in a full forest, the oldest first, out of the log and out of the cold turns.
 """
 
 from __future__ import annotations
@@ -27,34 +25,24 @@ from turntree.spec_tree.store.turn_store import LogEntry
 class SerialisedTurns(NamedTuple):
     """Finished turns; hot ones are in the log, cold ones have no index."""
 
-    keys: NDArray[np.uint64]
-    """Ladder of each state, shape (states, 4)."""
-    visited: NDArray[np.int64]
-    """Time when a turn last began in a state, 0 if all turns are cold, shape (states,)."""
-    clock: NDArray[np.int64]
-    """The current time, shape (1,)."""
+    keys: NDArray[np.uint64]  #: back-off states of each state, shape (states, 4)
+    visited: NDArray[np.int64]  #: time when a turn last began in a state, 0 if all its turns are cold, shape (states,)
+    clock: NDArray[np.int64]  #: the current time, shape (1,)
+    #: Turns dropped for quota, turns dropped for memory, states dropped for memory, shape (3,).
     evicted: NDArray[np.int64]
-    """Turns dropped for quota, turns dropped for memory, states dropped for memory, shape (3,)."""
-    hot_state: NDArray[np.int32]
-    """State of each hot turn, ascending, the oldest first in each, shape (hot,)."""
-    hot_rank: NDArray[np.int64]
-    """The turn's place in the log, oldest first, a permutation, shape (hot,)."""
-    hot_seen: NDArray[np.int64]
-    """Time when it was written, shape (hot,)."""
-    hot_length: NDArray[np.int64]
-    """Number of its tokens, shape (hot,)."""
-    hot_tokens: NDArray[np.int32] | NDArray[np.uint16]
-    """Token ids of the hot turns, one turn after another; the narrower dtype if all token ids fit."""
+    hot_state: NDArray[np.int32]  #: state of each hot turn, ascending, oldest first in each state, shape (hot,)
+    hot_rank: NDArray[np.int64]  #: position of the turn in the log's order, oldest first, a permutation, shape (hot,)
+    hot_seen: NDArray[np.int64]  #: time when the turn was written, shape (hot,)
+    hot_length: NDArray[np.int64]  #: number of its tokens, shape (hot,)
+    hot_tokens: NDArray[np.int32] | NDArray[np.uint16]  #: token ids, one turn after another; uint16 if all fit
+    #: State of each cold turn, least recently used states first, oldest first in each, shape (cold,).
     cold_state: NDArray[np.int32]
-    """State of each cold turn, least recently touched states first, the oldest first in each, shape (cold,)."""
-    cold_size: NDArray[np.int64]
-    """Number of its bytes, shape (cold,)."""
-    cold_packed: NDArray[np.uint8]
-    """Token ids of the cold turns, packed, one turn after another."""
+    cold_size: NDArray[np.int64]  #: number of its bytes, shape (cold,)
+    cold_packed: NDArray[np.uint8]  #: packed token ids of the cold turns, one turn after another
 
 
 def collect(rollouts: RetentionPolicy) -> SerialisedTurns:
-    """A copy of all finished turns."""
+    """Return a copy of all finished turns."""
     states = [state for state in rollouts.by_state.values() if state.turns]
     keys = [state.keys for state in states]
     index = {state.exact: i for i, state in enumerate(states)}
@@ -69,9 +57,10 @@ def collect(rollouts: RetentionPolicy) -> SerialisedTurns:
     visited[: len(states)] = [state.visited for state in states]
     turns = [turn for state in states for turn in state.turns]
     starts = np.array([turn.start for turn in turns], np.int64)
-    behind = (starts - rollouts.store.head[0]) % (rollouts.store.capacity + 1)
+    # The head is followed by the oldest turn: the distance after the head, around the ring, is the order of age.
+    distance = (starts - rollouts.store.head[0]) % (rollouts.store.capacity + 1)
     rank = np.empty(len(turns), np.int64)
-    rank[np.argsort(behind)] = np.arange(len(turns))
+    rank[np.argsort(distance)] = np.arange(len(turns))
     sampled = np.concatenate([np.zeros(0, np.int32), *map(rollouts.store.read, turns)])
     return SerialisedTurns(
         keys=np.array(keys, np.uint64).reshape(-1, 4),
@@ -94,6 +83,7 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
     states = [_State(int(keys[0]), keys) for keys in held.keys]
     rollouts._over_quota, rollouts.cold.dropped, rollouts.cold.dropped_states = held.evicted.tolist()
     turns_of = np.bincount(np.concatenate([held.cold_state, held.hot_state]), minlength=len(states))
+    # A smaller quota drops the oldest turns of a state: cold ones first, then hot ones.
     excess = np.maximum(turns_of - rollouts.quota, 0).tolist()
     rollouts._over_quota += sum(excess)
     ends = np.cumsum(held.cold_size).tolist()
@@ -111,6 +101,7 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
     stops = np.cumsum(held.hot_length).tolist()
     starts = [0, *stops]
     written: dict[int, LogEntry] = {}
+    # Write in the log's order, so that the same turns are evicted first; then restore the order within each state.
     for turn in np.argsort(held.hot_rank).tolist():
         if kept[turn]:
             state = states[held.hot_state[turn]]
@@ -132,7 +123,7 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
 
 
 def all_turns(held: SerialisedTurns) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
-    """The turns, each with the backoff_states of its state, the oldest first."""
+    """Yield the turns, each with the back-off states of its state, the oldest first."""
     packed, ends = held.cold_packed.tobytes(), np.cumsum(held.cold_size).tolist()
     for at, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
         yield held.keys[at], unpack(packed[start:stop])
@@ -143,15 +134,12 @@ def all_turns(held: SerialisedTurns) -> Iterator[tuple[NDArray[np.uint64], NDArr
 
 
 def check(held: SerialisedTurns) -> None:
-    """Check that ``restore`` can rely on the arrays, which have the dtypes and dimensions of ``KINDS``.
-
-    Raises:
-        ValueError: If one has the wrong shape, or is inconsistent with the others.
-    """
+    """Raise ``ValueError`` unless ``restore`` can rely on the arrays, which have the dtypes of ``KINDS``."""
     states, hot, cold = len(held.keys), len(held.hot_state), len(held.cold_state)
+    distinct = len(np.unique(held.keys[:, :1])) == states
     _require(
         {
-            "keys": held.keys.shape[1] == 4 and held.keys.min(initial=1) > 0 and _distinct(held.keys[:, 0]),
+            "keys": held.keys.shape[1] == 4 and held.keys.min(initial=1) > 0 and distinct,
             "visited": len(held.visited) == states,
             "clock": len(held.clock) == 1,
             "evicted": len(held.evicted) == 3 and _within(held.evicted, 0, MOST_COUNT),
@@ -176,18 +164,14 @@ def check(held: SerialisedTurns) -> None:
             "visited": _within(held.visited, 0, clock),
             "hot_seen": _within(held.hot_seen, 0, clock),
             "cold_packed": packed
-            # The highest byte of each token: ids are not negative.
+            # The highest byte of each token is below 128: ids are not negative.
             and all(held.cold_packed[ends[i] - held.cold_size[i] + 4 : ends[i] : 4].max() < 128 for i in wide),
         }
     )
 
 
 def check_tokens(held: SerialisedTurns, vocabulary: int) -> None:
-    """Check that all tokens of checked arrays are of a vocabulary of so many; 0 is any.
-
-    Raises:
-        ValueError: If one is beyond it.
-    """
+    """Raise ``ValueError`` unless all tokens of checked arrays are below ``vocabulary``; 0 accepts any token."""
     if not vocabulary:
         return
     known_tokens(held.hot_tokens.astype(np.int32, copy=False), vocabulary)
@@ -207,14 +191,11 @@ def _within(array: NDArray[np.int64] | NDArray[np.int32], least: int, most: int)
 
 
 def _shares(lengths: NDArray[np.int64], least: int, whole: int) -> bool:
-    """Whether the lengths, each at least ``least``, add up to ``whole``; none is so long that their sum overflows."""
+    # Each length is checked against the whole first, so that their sum cannot overflow.
     return _within(lengths, least, whole) and int(lengths.sum()) == whole
 
 
-def _distinct(keys: NDArray[np.uint64]) -> bool:
-    return len(np.unique(keys)) == len(keys)
-
-
+#: dtype and number of dimensions of each array of ``SerialisedTurns``; ``hot_tokens`` may be narrower
 KINDS: tuple[tuple[DTypeLike, int], ...] = (
     (np.uint64, 2),
     (np.int64, 1),
@@ -229,6 +210,4 @@ KINDS: tuple[tuple[DTypeLike, int], ...] = (
     (np.int64, 1),
     (np.uint8, 1),
 )
-"""dtype and number of dimensions of each array of ``SerialisedTurns``; ``hot_tokens`` may be narrower."""
-MOST_COUNT = 1 << 62
-"""Greatest clock or counter: those that follow fit into 64 bits."""
+MOST_COUNT = 1 << 62  #: greatest clock or counter; what is added later still fits into 64 bits

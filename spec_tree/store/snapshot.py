@@ -1,12 +1,10 @@
 """The file format of a forest.
 
-The file is an uncompressed ``.npz`` without pickles: the finished turns, the
-settings, the counters, the learnt weights, and a digest over all of it. It is
-written beside the old file and replaces it when it is complete, so that a
-crash leaves one or the other. Files are read within bounds (``array_file``) and
-validated: one that is incomplete, not a snapshot or of another format is rejected.
+An uncompressed ``.npz`` without pickles: the finished turns, the settings, the counters, the learnt weights, and a
+digest over all of them. The file is written beside the old one and replaces it when complete, so a crash leaves one or
+the other. Reading is bounded (``array_file``) and validates everything.
 
-Live turns are not covered, nor is the index, which is rebuilt.
+Not included: live turns, and the index, which is rebuilt.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from turntree.spec_tree.array_file import ArrayFile, open_regular
-from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.config_text import config_from_text, config_to_text
+from turntree.spec_tree.config import ForestConfig, config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedFile, DamagedForest
 from turntree.spec_tree.kernels.layout import Weights
 from turntree.spec_tree.kernels.weights import first_weights, parts
@@ -34,14 +31,12 @@ from turntree.spec_tree.store.serialised_turns import KINDS, MOST_COUNT, Seriali
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
-"""Version of the file's format."""
+FORMAT = 2  #: version of the file format
 _MAGIC = np.frombuffer(b"turntree forest\n", np.uint8)
-_MOST_BYTES = 1 << 35
-"""Of a file: more than the largest forest that settings allow."""
+_MOST_BYTES = 1 << 35  #: most bytes of a file, more than the largest forest that settings allow
 _STEP = re.compile(r"global_step_(\d+)")
-_SMALL = 1 << 12
-"""Bytes of a member that may be looked at before it is known to be the expected one."""
+_SMALL = 1 << 12  #: bytes of a member that may be read before the file is known to be a snapshot
+#: dtype and number of dimensions of the arrays beside turns and weights
 _KINDS: dict[str, tuple[DTypeLike, int]] = {
     "magic": (np.uint8, 1),
     "format": (np.int64, 1),
@@ -49,7 +44,6 @@ _KINDS: dict[str, tuple[DTypeLike, int]] = {
     "counters": (np.int64, 1),
     "digest": (np.uint8, 1),
 }
-"""dtypes and dimensions of what is beside the turns and the weights."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -60,16 +54,11 @@ class Snapshot(NamedTuple):
     config: ForestConfig
     held: SerialisedTurns
     weights: Weights
-    counters: NDArray[np.int64]
-    """Nodes drafted, nodes accepted, tokens committed, shape (3,)."""
+    counters: NDArray[np.int64]  #: nodes drafted, nodes accepted, tokens committed, shape (3,)
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Replace ``path`` by ``snapshot``, or leave it as it is.
-
-    Raises:
-        OSError: If the file cannot be written; the old one stays.
-    """
+    """Replace the file by ``snapshot``, or raise ``OSError`` and leave the old file."""
     arrays: Arrays = {
         "magic": _MAGIC,
         "format": np.array([FORMAT], np.int64),
@@ -78,6 +67,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
         **{f"held_{name}": array for name, array in snapshot.held._asdict().items()},
         **{f"weights_{name}": array for name, array in parts(snapshot.weights).items()},
     }
+    # In the same folder: `os.replace` is atomic only within one file system.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -93,91 +83,75 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
-    """The snapshot that ``write_snapshot`` wrote to ``path``.
-
-    Args:
-        own: Settings to have instead of the saved ones.
+    """Return the snapshot that ``write_snapshot`` wrote, with the settings ``own`` instead of the saved ones.
 
     Raises:
-        DamagedForest: If the file is not a snapshot, incomplete, of another version, or of a policy with other tokens.
-        OSError: If it cannot be read.
+        DamagedForest: If the file is not a snapshot, is incomplete, or belongs to another version or tokenizer.
     """
     try:
         with open_regular(path, most=_MOST_BYTES) as file:
             snapshot = _snapshot(ArrayFile(file))
     except ValueError as error:
         raise DamagedForest(
-            f"{path} is no forest that this version can load: {error}. Load another copy, or start with an empty "
-            "forest and save that in its place"
+            f"{path} is not a forest that this version can load: {error}. Load another copy, or start with an empty "
+            "forest and save it to this path"
         ) from error
     saved = snapshot.config
     if own is None:
         own = saved
     elif own.tokenizer and not saved.tokenizer:
-        logger.warning("%s has no hash of a tokenizer, as older versions saved none: its turns count as ours", path)
+        logger.warning("%s has no tokenizer hash (older versions saved none): its turns count as this policy's", path)
     try:
         known = saved.of_policy(own.vocabulary, own.tokenizer)
         check_tokens(snapshot.held, known.vocabulary)
     except ValueError as error:
-        raise DamagedForest(f"{path} is not of this policy: {error}") from error
+        raise DamagedForest(f"{path} does not belong to this policy: {error}") from error
     return snapshot._replace(config=own.of_policy(known.vocabulary, known.tokenizer))
 
 
 def read_imported(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
-    """The turns of a file of ``write_snapshot``, or of those in a folder, with the backoff_lists of their states.
+    """Return the turns of a saved forest, or of the forests in a folder, with their back-off states.
 
-    Args:
-        path: The file, or a folder: of the stores named ``forest.npz`` anywhere in it, as a run's checkpoints have
-            them, those of the last step; else of all files in it that end in ``.npz``.
-
-    Returns:
-        The turns, the oldest of each file first. Replicas share turns: of what several files have, one is given.
+    Of a folder with files named ``forest.npz``, as in a run's checkpoints, those of the last step are read; else all
+    files in it that end in ``.npz``. The turns come the oldest of each file first; turns that several files share, as
+    replicas do, are returned once.
 
     Raises:
-        DamagedForest: If there is none, or as ``read_snapshot``.
-        OSError: If one cannot be read.
+        DamagedForest: If there is no forest, or as for ``read_snapshot``.
     """
     files = _stores(path) if path.is_dir() else [path]
     if not files:
-        raise DamagedForest(f"there is no store of turns in the folder {path}: expected a file of SpecForest.save")
+        raise DamagedForest(f"there is no draft store in the folder {path}: expected a file of SpecForest.save")
     turns: list[tuple[NDArray[np.uint64], NDArray[np.int32]]] = []
     known: set[tuple[bytes, bytes]] = set()
     for file in files:
-        found = list(all_turns(read_snapshot(file, own).held))
-        names = [(backoff_states.tobytes(), said.tobytes()) for backoff_states, said in found]
-        turns += [turn for name, turn in zip(names, found, strict=True) if name not in known]
-        known.update(names)
+        held = list(all_turns(read_snapshot(file, own).held))
+        keys = [(backoff_states.tobytes(), sampled.tobytes()) for backoff_states, sampled in held]
+        turns += [turn for key, turn in zip(keys, held, strict=True) if key not in known]
+        known.update(keys)
     return turns
 
 
 def _stores(folder: Path) -> list[Path]:
-    """The files of stores in a folder; see ``read_imported``.
-
-    Raises:
-        OSError: If a folder in it cannot be read: its store may be the last.
-    """
+    # Errors of subfolders are raised: an unreadable folder may hold the last step.
 
     def refuse(error: OSError) -> None:
         raise error
 
-    found = []
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # those are half written
-        found += [Path(place) / name for name in names if name == "forest.npz"]
-    steps = {file: [int(number) for number in _STEP.findall(str(file.parent))][-1:] for file in sorted(found)}
+    files = []
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # checkpoints being written
+        files += [Path(parent) / name for name in names if name == "forest.npz"]
+    steps = {file: [int(number) for number in _STEP.findall(str(file.parent))][-1:] for file in sorted(files)}
     last = max(steps.values(), default=[])
     return [file for file, step in steps.items() if step == last] or sorted(folder.glob("[!.]*.npz"))
 
 
 def _snapshot(file: ArrayFile) -> Snapshot:
-    """The snapshot in a file.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    small = {name: file.read(name).tolist() for name, one in file.members.items() if one.size < _SMALL}
+    # Mark and version first: a file of another kind must not be read any further.
+    small = {name: file.read(name).tolist() for name, member in file.members.items() if member.size < _SMALL}
     if small.get("magic") != _MAGIC.tolist():
-        raise DamagedFile("it is a file of another kind: expected the mark of a forest's snapshot")
+        raise DamagedFile("it is a file of another kind: expected the mark of a saved forest")
     version = small.get("format", [])
     if version != [FORMAT]:
         raise DamagedFile(f"it has format {version}, expected [{FORMAT}]")
@@ -205,7 +179,7 @@ def _snapshot(file: ArrayFile) -> Snapshot:
 
 
 def digest(arrays: Arrays) -> NDArray[np.uint8]:
-    """Digest of names, dtypes, shapes and contents, in the order of the names, shape (32,)."""
+    """Return the digest of names, dtypes, shapes and contents, in the order of the names, shape (32,)."""
     hashed = hashlib.blake2b(digest_size=32)
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -219,7 +193,7 @@ def _names(prefix: str, fields: Iterable[str]) -> list[str]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name of a file survive a power failure."""
+    # Makes the new name survive a power failure.
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)

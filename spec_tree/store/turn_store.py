@@ -1,11 +1,10 @@
-"""Turns in a bounded token log: the oldest make room for new ones.
+"""Turns in a bounded token log: the oldest are evicted for new ones.
 
-The log is a ring. Before its head moves on, the turns in the way are handed to
-their owner, who may write them again or drop them. It begins small and is
-copied into a larger one until it has its full size; positions stay the same.
+The log is a ring. Before its head moves on, the turns in the way are handed to the owner, who writes them again or
+drops them. The log starts small and is copied into a larger one until it has its full size; positions stay the same.
 
-Invariant: a granule is owned by a slot that is in use, or by nobody (slot 0);
-only positions between ``GRANULE`` and the log's end hold turns.
+A granule (``GRANULE`` positions) is owned by a slot in use, or by none (slot 0). Only positions between ``GRANULE`` and
+the end of the log hold turns.
 
 Not thread-safe for writers. Readers may use ``log`` and ``keys`` at any time.
 """
@@ -31,47 +30,37 @@ _FIRST_SLOTS = 1 << 10
 class LogEntry:
     """A turn in the log."""
 
-    slot: int
-    """Its index in ``TurnKeys``."""
-    start: int
-    """Position of its ``START``."""
-    keys: NDArray[np.uint64]
-    """Exact, tools, task, environment, shape (4,)."""
-    tokens: int = 0
-    """Number of its tokens; kept up to date by the owner while it is live."""
-    live: int = -1
-    """Its row of ``LiveTurns``; -1 once it is finished."""
-    seen: int = 0
-    """Free for the owner: time when it was written."""
-    again: bool = False
-    """Free for the owner: whether it was written once more when the head reached it."""
+    slot: int  #: its index in ``TurnKeys``
+    start: int  #: position of its ``START``
+    keys: NDArray[np.uint64]  #: exact, tools, task, environment, shape (4,)
+    tokens: int = 0  #: number of its tokens; the owner updates it while the turn is live
+    live: int = -1  #: its row of ``LiveTurns``; -1 once it is finished
+    seen: int = 0  #: set by the owner: time when it was written
+    again: bool = False  #: set by the owner: whether it was written again when the head reached it
 
 
 def granules(positions: _Positions) -> _Positions:
-    """``positions``, a number or an array, rounded up to whole granules."""
+    """Round positions, a number or an array, up to whole granules."""
     return (positions + GRANULE - 1) // GRANULE * GRANULE
 
 
 class TurnStore:
-    """The log, the keys of its turns, and the free space."""
+    """The log, the keys of its turns, and the free space.
+
+    Args:
+        max_tokens: Positions of the log at full size.
+    """
 
     def __init__(self, max_tokens: int) -> None:
-        """Make an empty store.
-
-        Args:
-            max_tokens: Positions of the log at full size.
-        """
         self._capacity = max(granules(max_tokens), 4 * GRANULE)
         first = min(_FIRST_CAPACITY, self._capacity)
         self.log: TokenLog = token_log(first)._replace(votes=np.zeros((_FIRST_SLOTS, 2), np.int64))
         self.keys: TurnKeys = turn_keys(_FIRST_SLOTS)
         self.head: NDArray[np.int64] = np.zeros(1, np.int64)
         self.head[0] = GRANULE
-        self.cleared = first
-        """End of the positions, from the head on, that belong to no turn."""
+        self.cleared = first  #: end of the positions, from the head on, that belong to no turn
         self._turns: list[LogEntry | None] = [None] * _FIRST_SLOTS
-        self.free = list(range(_FIRST_SLOTS - 1, 0, -1))
-        """Unused slots."""
+        self.free = list(range(_FIRST_SLOTS - 1, 0, -1))  #: unused slots
         self._kept = np.empty(FOLLOWERS, np.int32)
 
     @property
@@ -86,20 +75,18 @@ class TurnStore:
 
     @property
     def bytes(self) -> int:
-        """Memory of log and keys, in bytes."""
         return sum(array.nbytes for array in (*self.log, self.keys))
 
     def make_room(self, positions: int, evict: Callable[[LogEntry], None]) -> None:
-        """Free so many positions from the head on.
+        """Free positions, at most half the capacity, from the head on.
 
-        Args:
-            positions: At most half the capacity.
-            evict: Called with each turn in the way after it has been read; it must ``drop`` it.
+        ``evict`` is called with each turn in the way while it can still be read, and must ``drop`` the turn.
         """
         positions = granules(positions)
         while True:
             head = int(self.head[0])
             size = len(self.log.tokens)
+            # A turn never wraps around: the end of the log stays empty if a turn does not fit there.
             if head + positions > size - GRANULE:
                 if size < self._capacity:
                     self._grow(head + positions + GRANULE)
@@ -110,6 +97,7 @@ class TurnStore:
                 continue
             if head + positions <= self.cleared:
                 return
+            # Evict a 64th of the log at least, so that most calls find free positions.
             stop = min(size, max(head + positions, self.cleared + granules(size // 64)))
             self._evict(self.cleared, stop, evict)
             self.cleared = stop
@@ -117,10 +105,9 @@ class TurnStore:
     def write(
         self, sampled: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
     ) -> LogEntry:
-        """Write a turn at the head, where room was made for it and two more granules.
+        """Write a turn, ``keys`` of shape (4,), at the head, where positions for it and two more granules are free.
 
-        Args:
-            keys: Its keys, shape (4,).
+        For a live turn, ``live`` is its row of ``turns``.
         """
         start = int(self.head[0])
         stop = start + granules(len(sampled) + 2 + (GRANULE if live >= 0 else 0))
@@ -137,12 +124,7 @@ class TurnStore:
         return turn
 
     def open(self, keys: Sequence[NDArray[np.uint64]], rows: NDArray[np.int64], turns: LiveTurns) -> list[LogEntry]:
-        """Begin live turns at the head, where room was made for them.
-
-        Args:
-            keys: Keys of each turn, shape (4,).
-            rows: Its row of ``turns``, whose keys are the same, shape (turns,).
-        """
+        """Begin live turns in ``rows`` of ``turns`` at the head, where positions for them are free."""
         head, slots = int(self.head[0]), self._slots(len(keys))
         open_turns(rows, np.array(slots), np.zeros(0, np.int32), turns.records, self.head, self.log, self.keys)
         opened = []
@@ -158,13 +140,7 @@ class TurnStore:
         lengths: NDArray[np.int64],
         keys: Sequence[NDArray[np.uint64]],
     ) -> list[LogEntry]:
-        """Write finished turns at the head, where room was made for all of them.
-
-        Args:
-            begins: First token of each turn in ``sampled``, shape (turns,).
-            lengths: Number of its tokens, shape (turns,).
-            keys: Its keys, shape (4,) each.
-        """
+        """Write finished turns ``sampled[begins[i]:begins[i] + lengths[i]]`` at the head, where positions are free."""
         slots = self._slots(len(keys))
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
         backoff_lists = np.concatenate(keys).reshape(-1, 4)
@@ -177,14 +153,15 @@ class TurnStore:
         return turns
 
     def read(self, turn: LogEntry) -> NDArray[np.int32]:
-        """The tokens of a turn."""
+        """Return the tokens of a turn."""
         out = np.empty(turn.tokens, np.int32)
         return out[: read_turn(turn.start, out, self.log)]
 
     def finish(self, turn: LogEntry, turns: LiveTurns) -> None:
-        """Mark a live turn as finished; the rest of its reserved positions is freed if it was the last to reserve."""
+        """Mark a live turn as finished; free the rest of its reserved positions if it was the last to reserve."""
         position, limit = int(turns.position[turn.live]), int(turns.limit[turn.live])
         stop = granules(position + 2)
+        # Only the last reservation ends at the head, so only its rest can be given back.
         if limit == self.head[0] and stop < limit:
             self.log.owner[stop // GRANULE : limit // GRANULE] = 0
             self.head[0] = stop
@@ -195,7 +172,6 @@ class TurnStore:
         self.drop_all([turn])
 
     def drop_all(self, turns: Sequence[LogEntry]) -> None:
-        """As ``drop`` for each."""
         if not turns:
             return
         slots = [turn.slot for turn in turns]
@@ -206,15 +182,13 @@ class TurnStore:
         self.free += slots
 
     def holds(self, turn: LogEntry) -> bool:
-        """Whether a turn is still in the log, where it was written."""
+        """Return whether a turn is still in the log, where it was written."""
         return self._turns[turn.slot] is turn
 
     def turns(self) -> Sequence[LogEntry]:
-        """All turns in the log, in no order."""
         return [turn for turn in self._turns if turn is not None]
 
     def _slots(self, count: int) -> list[int]:
-        """So many free slots."""
         old = size = len(self._turns)
         while len(self.free) + size - old < count:
             size *= 2
@@ -224,7 +198,7 @@ class TurnStore:
             self.keys = keys
             votes = np.zeros((size, 2), np.int64)
             votes[:old] = self.log.votes
-            # readers that draft with the old keys must not meet the new slots
+            # Readers that draft with the old keys must not see the new slots.
             self.log = self.log._replace(owner=self.log.owner.copy(), votes=votes)
             self._turns += [None] * (size - old)
             self.free = list(range(size - 1, old - 1, -1)) + self.free
@@ -247,6 +221,6 @@ class TurnStore:
         new.tokens[:head] = old.tokens[:head]
         new.links[:, :head] = old.links[:, :head]
         new.owner[: len(old.owner)] = old.owner
-        index_log(head, new, self.keys)
+        index_log(head, new, self.keys)  # the hash index has a size of its own, so it is built anew
         self.log = new
         self.cleared = size

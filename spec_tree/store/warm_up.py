@@ -1,5 +1,3 @@
-"""Compilation or loading of the kernels before the first turn, so that no step of an engine waits for it."""
-
 from __future__ import annotations
 
 from functools import cache
@@ -9,15 +7,15 @@ from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.forest import SpecForest
 
-_LONG = 1 << 16
-"""Tokens of a turn such that three exceed the log's initial room."""
+_LONG = 1 << 16  #: tokens of a turn such that three turns exceed the log's initial size
 
 
 @cache
 def warm_up() -> None:
-    """Run once what live turns need: begin, draft, commit and end them, drop the oldest, let the log grow.
+    """Compile or load the kernels, so that no step of an engine waits for them.
 
-    Further calls in a process do nothing.
+    Runs once what live turns need: begin, draft, commit and end them, drop the oldest, let the log grow. Further calls
+    in a process do nothing.
     """
     forest, state = SpecForest(ForestConfig(rollouts_per_state=1)), DialogueState(exact=1)
     for sampled in ([1, 2, 3], [1, 2, 4]):
@@ -26,7 +24,7 @@ def warm_up() -> None:
     forest.tree(state)
     for number in range(2, 5):
         forest.insert(DialogueState(exact=number), range(_LONG))
-    forest.draft(handles, max_nodes=1, room=[1], chain=True)
+    forest.draft(handles, max_nodes=1, max_depths=[1], chain=True)
     DraftBudget(0.0)
     forest.commit(handles, [[1]])
     forest.end(handles)

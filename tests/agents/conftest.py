@@ -35,7 +35,6 @@ def renderer(chatml: Any) -> Renderer:
 
 @pytest.fixture(scope="session")
 def tiny_model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Hugging Face directory with an untrained Llama of a few thousand parameters."""
     return save_chat_llama(tmp_path_factory.mktemp("tiny_model"), chatml)
 
 

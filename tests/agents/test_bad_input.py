@@ -1,5 +1,3 @@
-"""Every command given what it cannot use: one line with what to do, status 2, and every file as it was."""
-
 import errno
 import json
 import shlex
@@ -21,10 +19,9 @@ from machine_speed import patience
 from recorded_run import write_run
 from tables import table
 
-from turntree.agents.os_errors import in_words
+from turntree.agents.errors import explain_os_error
 
 Run = Callable[[Sequence[str]], Said]
-"""Words to what a command says of them."""
 ROW = {"prediction": "#### 4", "gold": "4", "data_source": "gsm8k"}
 TASK = {"question": "How many?", "answer": "Four. #### 4"}
 INTERRUPTED = Mock(side_effect=KeyboardInterrupt)
@@ -38,7 +35,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(recorded: Path, tmp_path: Path) -> Path:
-    """A folder with a recorded run, a file of rows, and files that are neither."""
     shutil.copytree(recorded, tmp_path / "run")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(ROW) + "\n" for _ in range(40)))
     (tmp_path / "notes.txt").write_text("my notes\n")
@@ -52,7 +48,6 @@ def place(recorded: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(turntree: Callable[..., Said], place: Path, tiny_model: Path) -> Run:
-    """The command, with the places in its words filled in."""
     return lambda words: turntree(
         *(word.replace("{at}", str(place)).replace("{model}", str(tiny_model)) for word in words)
     )
@@ -60,18 +55,15 @@ def run(turntree: Callable[..., Said], place: Path, tiny_model: Path) -> Run:
 
 @pytest.fixture
 def refused(run: Run, place: Path) -> Run:
-    """A command that must end with status 2 and one line, beside the progress of a library that reads weights, and
-    write nothing."""
-
     def refuse(words: Sequence[str]) -> Said:
         before = files(place)
-        said = run(words)
-        assert said.status == 2, said.err
-        lines = [line for line in said.err.splitlines() if line and not line.lstrip().startswith("Loading weights")]
-        assert len(lines) == 1, said.err
-        assert lines[0].startswith("turntree: "), said.err
+        result = run(words)
+        assert result.status == 2, result.err
+        lines = [line for line in result.err.splitlines() if line and not line.lstrip().startswith("Loading weights")]
+        assert len(lines) == 1, result.err
+        assert lines[0].startswith("turntree: "), result.err
         assert files(place) == before
-        return said
+        return result
 
     return refuse
 
@@ -85,7 +77,6 @@ WRONG = [
     for line in Path(__file__).with_name("bad_input.txt").read_text(encoding="utf-8").splitlines()
     if line and not line.startswith("#")
 ]
-"""Commands, and what must be said of them."""
 
 
 @pytest.mark.parametrize(("command", "says"), WRONG)
@@ -97,25 +88,24 @@ READERS: dict[str, list[str]] = table(__file__, "readers")
 
 
 @pytest.mark.parametrize(("reader", "text", "says"), table(__file__, "other_files"))
-def test_a_file_that_is_none_of_its_kind_is_refused(refused, place, reader, text, says):
+def test_a_file_of_another_format_is_refused(refused, place, reader, text, says):
     for name in ("given.yaml", "given.jsonl"):
         (place / name).write_text(text)
     assert says in refused(READERS[reader]).err
 
 
 WRITERS: dict[str, list[str]] = table(__file__, "writers")
-"""Commands that write, up to where."""
 
 
 @pytest.mark.parametrize(("writer", "where"), every_third(WRITERS, ["{at}/notes.txt/below/new", "/proc/turntree/new"]))
-def test_a_place_that_takes_no_file_is_named(refused: Run, writer: str, where: str) -> None:
+def test_an_unwritable_path_is_named(refused: Run, writer: str, where: str) -> None:
     err = refused((*WRITERS[writer], where)).err
     assert ("notes.txt" if "notes.txt" in where else "/proc/turntree") in err
-    assert "place" in err or "check the path" in err
+    assert "path" in err
 
 
 @pytest.mark.parametrize(("writer", "old"), every_third([name for name in WRITERS if name != "eval"], [False, True]))
-def test_where_no_space_is_left_stays_what_was_there(run, refused, place, writer, old):
+def test_on_a_full_disk_the_old_file_stays(run, refused, place, writer, old):
     target = place / "new"
     if old and writer not in ("rescore", "new env"):  # they overwrite nothing
         target.write_text("what stood there before\n")
@@ -123,7 +113,7 @@ def test_where_no_space_is_left_stays_what_was_there(run, refused, place, writer
     words = (*WRITERS[writer], str(target))
     with files_of_at_most(100):
         err = refused(words).err
-    assert "large" in err
+    assert "exceeds the file size limit" in err
     assert run(words).status == 0  # control: with space it is written
     assert files(place) != before
 
@@ -145,9 +135,9 @@ INTERRUPTIBLE = ["score", "rescore", "export", "parquet", "view", "new env", "ev
 def test_a_command_that_is_interrupted_leaves_nothing_behind(run, place, writer, monkeypatch):
     before = files(place)
     monkeypatch.setattr(Path, "replace", INTERRUPTED)  # the last moment: everything is written, nothing in its place
-    said = run((*WRITERS[writer], str(place / "new")))
-    assert said.status == 130
-    assert "Traceback" not in said.err
+    result = run((*WRITERS[writer], str(place / "new")))
+    assert result.status == 130
+    assert "Traceback" not in result.err
     assert files(place) == before
 
 
@@ -158,7 +148,7 @@ def test_an_interrupted_training_or_game_has_the_status_of_shells(run: Run, monk
     assert run(("train", "demo")).status == 130
 
 
-def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: Path, tiny_model: Path) -> None:
+def test_an_interrupted_evaluation_has_whole_lines_and_resumes(run: Run, place: Path, tiny_model: Path) -> None:
     out = place / "episodes.jsonl"
     small = ("--max-tokens", "8", "--concurrency", "2")
     words = ("eval", ARITHMETIC, "--model", str(tiny_model), *small, "--out", str(out))
@@ -186,14 +176,16 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: 
     assert "Traceback" not in err
     lines = out.read_bytes().splitlines(keepends=True)
     assert all(line.endswith(b"\n") and json.loads(line)["episode"] for line in lines)
-    assert f"interrupted: {len(lines)} of 1000000 episodes in {out}; run the same command to go on" in err
-    said = run((*words, "-n", str(len(lines) + 2)))
-    assert said.status == 0, said.err
+    assert f"interrupted: {len(lines)} of 1000000 episodes in {out}; run the same command again to resume" in err
+    result = run((*words, "-n", str(len(lines) + 2)))
+    assert result.status == 0, result.err
     assert out.read_bytes().startswith(b"".join(lines))
     assert len(out.read_bytes().splitlines()) >= len(lines) + 2
 
 
-def test_an_error_that_says_enough_is_left_as_it_is() -> None:
-    assert in_words(OSError(errno.EADDRINUSE, "Address already in use")).startswith("the port is in use; name another")
-    assert in_words(OSError(5, "Input/output error", "disk")) == "[Errno 5] Input/output error: 'disk'"
-    assert in_words(PermissionError(13, "Permission denied", "x")).startswith("there is no permission for 'x'")
+def test_a_self_explanatory_error_is_left_unchanged() -> None:
+    assert explain_os_error(OSError(errno.EADDRINUSE, "Address already in use")).startswith(
+        "the port is in use; choose another"
+    )
+    assert explain_os_error(OSError(5, "Input/output error", "disk")) == "[Errno 5] Input/output error: 'disk'"
+    assert explain_os_error(PermissionError(13, "Permission denied", "x")).startswith("permission denied for 'x'")

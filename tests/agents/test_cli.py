@@ -40,26 +40,24 @@ def play(model: Path, *more: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def evaluate(turntree: Any, tiny_model: Path) -> Any:
-    """Plays five tasks, which must end well."""
-
     def run(*more: Any) -> Said:
-        said = turntree(*play(tiny_model, *more))
-        assert said.status == 0, said.err
-        return said
+        result = turntree(*play(tiny_model, *more))
+        assert result.status == 0, result.err
+        return result
 
     return run
 
 
 @pytest.mark.parametrize("command", ["train grpo_arithmetic_cpu actor_rollout_ref.model.path=some/model", "demo"])
-def test_a_training_without_its_packages_says_what_to_install(turntree, command, monkeypatch, tmp_path):
+def test_a_training_without_its_packages_names_what_to_install(turntree, command, monkeypatch, tmp_path):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
     verl_defaults.cache_clear()
     monkeypatch.chdir(tmp_path)
-    said = turntree(*command.split())
-    assert (said.status, list(tmp_path.iterdir())) == (2, [])
+    result = turntree(*command.split())
+    assert (result.status, list(tmp_path.iterdir())) == (2, [])
     pip = f'{sys.executable} -m pip install -e "{ROOT}[train]"'
-    assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
+    assert result.err == f"turntree: training needs packages that are not installed; run: {pip}\n"
 
 
 def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
@@ -68,7 +66,7 @@ def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_t
         assert not [name for name in FORMATS if name not in turntree(command, "--help").out]
 
 
-def test_the_help_says_how_long_the_demo_takes_and_how_much_a_model_writes(turntree: Any) -> None:
+def test_the_help_states_the_demos_time_and_the_models_size(turntree: Any) -> None:
     demo = " ".join(turntree("demo", "--help").out.split())
     assert "about 5 minutes" in demo
     assert "turntree demo --steps 10" in demo
@@ -83,38 +81,38 @@ def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> Non
 
 def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) -> None:
     out = tmp_path / "episodes.jsonl"
-    said = evaluate("--out", out)
+    result = evaluate("--out", out)
     episodes = list(read_episodes(out))
     assert len(episodes) == 5
     tokens = sum(len(turn.completion.token_ids) for episode in episodes for turn in episode.turns)
-    assert (said.row["accuracy"], said.row["95 % interval"]) == ("0.000 (0 of 5)", "0.000 to 0.434")
-    assert said.row["tokens per episode"] == f"{tokens / 5:.1f}"
-    assert float(said.row["tokens per forward pass"]) >= 1.0
-    assert said.row["failures (left out)"] == "0"
+    assert (result.row["accuracy"], result.row["95 % interval"]) == ("0.000 (0 of 5)", "0.000 to 0.434")
+    assert result.row["tokens per episode"] == f"{tokens / 5:.1f}"
+    assert float(result.row["tokens per forward pass"]) >= 1.0
+    assert result.row["failures (left out)"] == "0"
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
-    assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
+    assert result.row["turns cut by a token limit"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
-    assert "of the turns were cut at a limit of tokens" in said.out
-    assert "warning: no episode called a tool, but the environment has calculator" in said.out
-    assert "warning: the rewards are equal in every group" in said.out
+    assert "of the turns were cut off at a token limit" in result.out
+    assert "warning: no episode called a tool, but the environment has calculator" in result.out
+    assert "warning: the rewards are equal in every group" in result.out
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
-    said, groups = CAUSES[cause]
+def test_eval_warns_below_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
+    result, groups = CAUSES[cause]
     if cause == "half cut":
-        said = "40% of the turns were cut"  # too many for an evaluation
+        result = "40% of the turns were cut"  # too many for an evaluation
     script = ScriptedEngine([turn for group in groups for turns in group for turn in turns], chatml)
     monkeypatch.setattr("turntree.agents.engines.engine_choice.open_engine", lambda choice: nullcontext(script))
     few = ("-n", len(groups), "--samples", 2, "--concurrency", 1, "--max-tokens", 100)
     out = turntree("eval", "unlearning:Sums", "--model", tiny_model, *few).out
     table, *warnings = out.split("warning: ")
     assert "cached prompt tokens" in table
-    assert [line.startswith(said) for line in warnings] == [True] * bool(said), out
+    assert [line.startswith(result) for line in warnings] == [True] * bool(result), out
 
 
 def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(turntree: Any, tmp_path: Path) -> None:
-    """A process of its own: a control that lets something through ends with the environment's status."""
+    # In its own process: if something escapes, the process ends with the environment's status.
     out, support = tmp_path / "out.jsonl", str(Path(escaping.__file__).parent)
     answer = lambda body: chat_stand_in.said(escaping.policy(body["messages"][-1]["content"]))  # noqa: E731
     with chat_stand_in.ChatStandIn(answer) as server:
@@ -124,8 +122,8 @@ def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(
         ended = python(*asked, env={**os.environ, "PYTHONPATH": support})
         assert ended.returncode == 0, ended.stderr
         table = turntree(*words, "-n", 2)
-    told = json.loads(ended.stdout)[0]
-    assert (told["solved"], told["scored"], told["failures"]) == (WELL, WELL, len(TASKS) + 1)
+    output = json.loads(ended.stdout)[0]
+    assert (output["solved"], output["scored"], output["failures"]) == (WELL, WELL, len(TASKS) + 1)
     failures = {record.labels["index"]: record.episode.failure for record in read_records(out)}
     assert all(failures[index].endswith(NAMED[task.split()[1]]) for index, task in enumerate(TASKS))
     assert "did not end within step_seconds" in failures[len(TASKS) + WELL]
@@ -135,53 +133,53 @@ def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(
 
 @pytest.mark.parametrize(("command", "errors", "status"), [("exit 3", 5, 1), ("echo 4", 5, 1), ("", 0, 0)])
 def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_model, command, errors, status):
-    """The control is a program that asks."""
+    # Control: a program that asks.
     program = f'command=["sh", "-c", "{command}"]' if command else "program=programs:silent_after_a_turn"
     asked = list(play(tiny_model, "--env-arg", "env=turntree/Arithmetic-v0", "--env-arg", program))
     asked[1] = "turntree.agents.harness.env:HarnessEnv"
-    told = turntree(*asked)
-    assert (told.status, told.row["failures (left out)"], told.row["accuracy"]) == (status, "0", "0.000 (0 of 5)")
-    assert told.row.get("programs without an answer", "0") == str(errors)
-    why = {"exit 3": "the program ended with status 3", "echo 4": "the program answered without a turn of the policy"}
-    assert ("first program error:" in told.out) is bool(errors)
-    assert why.get(command, "") in told.out
+    output = turntree(*asked)
+    assert (output.status, output.row["failures (left out)"], output.row["accuracy"]) == (status, "0", "0.000 (0 of 5)")
+    assert output.row.get("programs without an answer", "0") == str(errors)
+    why = {"exit 3": "the program ended with status 3", "echo 4": "the program answered without asking the policy"}
+    assert ("first program error:" in output.out) is bool(errors)
+    assert why.get(command, "") in output.out
 
 
-def test_a_steps_line_says_which_programs_gave_no_answer_and_why(capsys: pytest.CaptureFixture[str]) -> None:
-    said = "4 of 4 programs gave no answer; the first error of step 3 is the program's: [Errno 2] gone"
+def test_a_steps_line_names_the_reason_of_a_missing_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    result = "4 of 4 programs gave no answer; the first error of step 3 (program, e): [Errno 2] gone"
     passes = "nan tokens per forward pass"
-    for turns, error, words in ((0.0, said, "no turn of the policy"), (1.5, "", passes)):
+    for turns, error, words in ((0.0, result, "no turns sampled"), (1.5, "", passes)):
         metrics = {"critic/score/mean": 0.0, "timing_s/step": 2.0, "turntree/turns": turns}
         _print_step(StepReport(step=3, metrics=metrics, engine={}, program_error=error))
         line = f"step 3: reward 0.000, {words}, 2.0 s"
         assert capsys.readouterr().out == f"{line}; {error}\n" if error else f"{line}\n"
 
 
-def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
+def test_a_killed_evaluation_resumes_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     sampled = ("--temperature", 1, "--samples", 2)
     evaluate(*sampled, "--out", whole)
     lines = whole.read_bytes().splitlines(keepends=True)
     cut.write_bytes(b"".join(lines[:4]) + lines[4][:100])  # killed while the fifth was written
-    told = evaluate(*sampled, "--out", cut, "--json").json[0]
+    output = evaluate(*sampled, "--out", cut, "--json").json[0]
     assert cut.read_bytes().splitlines()[:4] == [line.rstrip() for line in lines[:4]]
     assert len(cut.read_bytes().splitlines()) == 10
-    assert {"avg@2", "pass@1", "pass@2", "maj@2"} <= set(told)
+    assert {"avg@2", "pass@1", "pass@2", "maj@2"} <= set(output)
     again = evaluate(*sampled, "--out", whole, "--json").json[0]
     how_fast = ("seconds", "cached prompt tokens", "tokens per forward pass")
-    assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
+    assert {**output, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
 
 
-def test_an_evaluation_that_is_complete_loads_no_model_and_says_so(
+def test_a_complete_evaluation_loads_no_model_and_reports_that(
     turntree: Any, evaluate: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, loaded = tmp_path / "episodes.jsonl", Mock(side_effect=AssertionError)
     first = evaluate("--out", out, "--json").json[0]
     before = out.read_bytes()
     monkeypatch.setattr("turntree.agents.engines.engine_choice.open_engine", loaded)
-    said = evaluate("--out", out, "--json")
-    assert "all 5 episodes are there already: no model is loaded" in said.err
-    assert ({**said.json[0], "seconds": 0}, out.read_bytes()) == ({**first, "seconds": 0}, before)
+    result = evaluate("--out", out, "--json")
+    assert "all 5 episodes are finished already; no model is loaded" in result.err
+    assert ({**result.json[0], "seconds": 0}, out.read_bytes()) == ({**first, "seconds": 0}, before)
     with pytest.raises(AssertionError):  # control: one is missing
         turntree(*play(tiny_model, "--out", out, "-n", 6))
     with pytest.raises(AssertionError):
@@ -193,8 +191,8 @@ def test_episodes_of_other_settings_are_neither_mixed_in_nor_lost(turntree, eval
     out = tmp_path / "episodes.jsonl"
     evaluate("--out", out)
     before = out.read_bytes()
-    said = turntree(*play(tiny_model, "--seed", 1, "--out", out))
-    assert (said.status, "--restart" in said.err, out.read_bytes()) == (2, True, before)
+    result = turntree(*play(tiny_model, "--seed", 1, "--out", out))
+    assert (result.status, "--restart" in result.err, out.read_bytes()) == (2, True, before)
     evaluate("--seed", 1, "--out", out, "--restart")
 
 
@@ -204,8 +202,8 @@ def test_a_suite_plays_each_of_its_sets_and_writes_one_table(turntree: Any, tiny
         "suite:\n- {name: sums, env: turntree/Arithmetic-v0, count: 2, samples: 2, temperature: 1.0, max_tokens: 8}\n"
         "- {env: turntree/Game24-v0, count: 1, max_tokens: 8}\n"
     )
-    said = turntree("eval", suite, "--model", tiny_model, "--out", tmp_path / "results")
-    assert said.status == 0, said.err
+    result = turntree("eval", suite, "--model", tiny_model, "--out", tmp_path / "results")
+    assert result.status == 0, result.err
     table = (tmp_path / "results" / "results.md").read_text().splitlines()
     assert [line.split("|")[1].strip() for line in table] == ["evaluation", "---", "sums", "turntree/Game24-v0"]
     assert len(list(read_episodes(tmp_path / "results" / "sums.jsonl"))) == 4
@@ -214,10 +212,10 @@ def test_a_suite_plays_each_of_its_sets_and_writes_one_table(turntree: Any, tiny
 
 def test_a_tool_that_raises_is_counted_and_left_out(turntree, tiny_model, monkeypatch):
     monkeypatch.setattr(Arithmetic, "reply", Mock(side_effect=OSError("the disk is full")))
-    said = turntree(*play(tiny_model))
-    assert (said.status, said.row["failures (left out)"], said.row["accuracy"]) == (1, "5", "nan (0 of 0)")
-    assert "first failure: reply() raised OSError: the disk is full" in said.out
-    assert "Traceback" not in said.err
+    result = turntree(*play(tiny_model))
+    assert (result.status, result.row["failures (left out)"], result.row["accuracy"]) == (1, "5", "nan (0 of 0)")
+    assert "first failure: reply() raised OSError: the disk is full" in result.out
+    assert "Traceback" not in result.err
 
 
 def test_arguments_and_rows_reach_the_environment(evaluate, turntree, tiny_model, tmp_path):
@@ -229,16 +227,16 @@ def test_arguments_and_rows_reach_the_environment(evaluate, turntree, tiny_model
         assert sum(episode.task.prompt.count(operator) for operator in "+-*") == 1
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps({"question": "One and one?", "answer": "#### 2"}) + "\n")
-    said = turntree("eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4)
-    assert said.row["accuracy"] == "0.000 (0 of 1)"
+    result = turntree("eval", "turntree/GSM8K-v0", "--model", tiny_model, "--data", data, "--max-tokens", 4)
+    assert result.row["accuracy"] == "0.000 (0 of 1)"
 
 
 def test_a_missing_library_names_the_extra(turntree: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    said = turntree(*play(tiny_model))
-    assert said.status == 2
-    assert f'pip install -e "{ROOT}[local]"' in said.err
-    assert said.err.count("\n") == 1
+    result = turntree(*play(tiny_model))
+    assert result.status == 2
+    assert f'pip install -e "{ROOT}[local]"' in result.err
+    assert result.err.count("\n") == 1
 
 
 async def test_a_missing_torch_names_the_extra(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,15 +267,15 @@ def test_train_and_demo_hand_their_arguments_on(turntree: Any, monkeypatch: pyte
 
 
 def test_check_prints_each_rule_and_fails_where_one_is_broken(turntree: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = turntree("check", "turntree/Arithmetic-v0", "--env-arg", "max_numbers=3")
-    assert said.status == 0, said.err
-    lines = said.out.splitlines()[1:]
+    result = turntree("check", "turntree/Arithmetic-v0", "--env-arg", "max_numbers=3")
+    assert result.status == 0, result.err
+    lines = result.out.splitlines()[1:]
     assert len(lines) >= 12
     assert all(line.strip().startswith("ok") for line in lines)
     monkeypatch.setattr(Arithmetic, "close", lambda self: 1 / 0)
-    said = turntree("check", "turntree/Arithmetic-v0")
-    assert said.status == 1
-    assert any("FAILED" in line and "ZeroDivisionError" in line for line in said.out.splitlines())
+    result = turntree("check", "turntree/Arithmetic-v0")
+    assert result.status == 1
+    assert any("FAILED" in line and "ZeroDivisionError" in line for line in result.out.splitlines())
 
 
 def test_check_shows_the_first_prompt_of_a_model_and_fails_if_it_hides_the_tools(
@@ -286,19 +284,19 @@ def test_check_shows_the_first_prompt_of_a_model_and_fails_if_it_hides_the_tools
     (tmp_path / "asked_here.py").write_text((ROOT / "examples" / "two_tools.py").read_text())
     monkeypatch.chdir(tmp_path)
     try:
-        said = turntree("check", "asked_here:Shop", "--model", tiny_model)
-        assert said.status == 0, said.out + said.err
-        assert "You can call these tools:" in said.out
-        assert '{"name": "price", "arguments": {"item": "..."}}' in said.out
-        said = turntree("check", "asked_here:Shop", "--model", tiny_model, "--env-arg", "describes_tools=true")
-        assert said.status == 1
-        assert "FAILED: the prompt does not name the tool price; describe it in the system prompt" in said.out
-        assert "FAILED: the prompt does not show how to call a tool in the format hermes" in said.out
+        result = turntree("check", "asked_here:Shop", "--model", tiny_model)
+        assert result.status == 0, result.out + result.err
+        assert "You can call these tools:" in result.out
+        assert '{"name": "price", "arguments": {"item": "..."}}' in result.out
+        result = turntree("check", "asked_here:Shop", "--model", tiny_model, "--env-arg", "describes_tools=true")
+        assert result.status == 1
+        assert "FAILED: the prompt does not name the tool price; describe it in the system prompt" in result.out
+        assert "FAILED: the prompt does not show how to call a tool in the format hermes" in result.out
     finally:
         sys.modules.pop("asked_here", None)
 
 
-def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
+def test_attack_reports_undeserved_rewards_and_exits_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
     (tmp_path / "attacked_here.py").write_text(
         "from turntree.envs import Env, Reply, Task\n\n\nclass Sound(Env):\n    num_tasks = 4\n\n"
         "    def task(self, index):\n        return Task(id=str(index), prompt='?', answer='abcd'[index] * 5)\n\n"
@@ -309,18 +307,20 @@ def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turnt
     )
     monkeypatch.chdir(tmp_path)
     try:
-        said = turntree("attack", "attacked_here:Sound", "--out", "report.json")
-        assert (said.status, "saying nothing earns: reward 0, right 0" in said.out) == (0, True), said.out + said.err
+        result = turntree("attack", "attacked_here:Sound", "--out", "report.json")
+        assert (result.status, "reward of silence: reward 0, right 0" in result.out) == (0, True), (
+            result.out + result.err
+        )
         report = json.loads((tmp_path / "report.json").read_text())
         assert report["findings"] == {}
         assert next(row for row in report["rows"] if row["policy"] == "a solution")["tasks"] == 4
         assert turntree("attack", "attacked_here:Sound", "-n", 2, "--json").json["tasks"] == 2
         assert turntree("check", "attacked_here:Sound", "--attack").status == 0
-        said = turntree("attack", "attacked_here:Faulty")
-        assert said.status == 1
-        assert "silence: paid in 4 of 4 tasks without a solution" in said.out.splitlines()
-        said = turntree("check", "attacked_here:Faulty", "--attack")
-        assert (said.status, "FAILED" in said.out, "FOUND" in said.out) == (1, False, True)
+        result = turntree("attack", "attacked_here:Faulty")
+        assert result.status == 1
+        assert "silence: paid in 4 of 4 tasks without a solution" in result.out.splitlines()
+        result = turntree("check", "attacked_here:Faulty", "--attack")
+        assert (result.status, "FAILED" in result.out, "FOUND" in result.out) == (1, False, True)
         assert turntree("check", "attacked_here:Faulty").status == 0
         assert turntree("attack", "attacked_here:Faulty", "--bound", 1, "--luck", 1).status == 0
     finally:
@@ -339,21 +339,21 @@ def test_every_command_takes_a_module_of_the_folder_as_train_does(turntree, tiny
     try:
         assert turntree("check", name).status == 0
         assert "done, reward 1" in turntree("play", name, "--index", 21).out
-        said = turntree("eval", name, "--model", tiny_model, *few)
-        assert said.status == 0, said.out + said.err
+        result = turntree("eval", name, "--model", tiny_model, *few)
+        assert result.status == 0, result.out + result.err
         assert turntree("bench", tiny_model, name, *few, "--samples", 1, "--epochs", 1).status == 0
         named = f"turntree.env={name}".replace(":", r"\:")
         assert compose(None, [f"actor_rollout_ref.model.path={tiny_model}", named]).settings.env == name
-        said = turntree("check", "doubling_here:Dubling")
-        assert (said.status, said.err.count("\n")) == (2, 1)
-        assert "did you mean 'Doubling'" in said.err
+        result = turntree("check", "doubling_here:Dubling")
+        assert (result.status, result.err.count("\n")) == (2, 1)
+        assert "did you mean 'Doubling'" in result.err
     finally:
         registry.unregister("here/Doubling-v0")
         sys.modules.pop("doubling_here", None)
 
 
 def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    r"""Not as markup of the terminal's library, in which ``\[`` is a bracket and ``:smile:`` a picture."""
+    # Not as rich markup, in which `\\[` is a bracket and `:smile:` an emoji.
     source = (ROOT / "examples" / "tiny_environment.py").read_text()
     (tmp_path / "displayed.py").write_text(
         source.replace("What is twice {index}?", r"\\[ [bold]{index}[/bold] :smile: \\]")
@@ -364,12 +364,12 @@ def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monke
 
 
 def test_the_help_needs_none_of_the_heavy_libraries() -> None:
-    """The help is to be there at once; what takes long to import is imported by the command that needs it."""
+    # Slow imports belong into the command that needs them, so that --help is fast.
     code = (
         "import sys\nfrom turntree.agents.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "print(*sorted({'gymnasium', 'numpy', 'rich', 'sympy', 'torch'} & set(sys.modules)), file=sys.stderr)"
     )
-    said = python("-c", code, check=True)
-    assert "Commands:" in said.stdout
-    assert said.stderr.split() == []
+    result = python("-c", code, check=True)
+    assert "Commands:" in result.stdout
+    assert result.stderr.split() == []

@@ -73,7 +73,7 @@ def test_a_link_stays_a_link(there: bool, tmp_path: Path) -> None:
 
 def test_an_evaluation_reads_and_writes_a_regular_file_alone(tmp_path: Path) -> None:
     for path in (Path("/dev/full"), Path("/dev/stdin")):
-        with pytest.raises(UsageError, match=f"{path} is no regular file.* name a file"):
+        with pytest.raises(UsageError, match=f"{path} is not a regular file.* name a regular file"):
             EvalFile(path, {})
     link, file = tmp_path / "link", tmp_path / "file"
     link.symlink_to(file)
@@ -85,7 +85,7 @@ def test_an_evaluation_reads_and_writes_a_regular_file_alone(tmp_path: Path) -> 
     assert sorted(tmp_path.iterdir()) == [file, link]
 
 
-def test_what_is_read_is_not_written_over_whatever_names_it(tmp_path: Path) -> None:
+def test_inputs_are_never_overwritten_under_any_name(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("rows")
     (tmp_path / "link").symlink_to(file)
@@ -93,15 +93,14 @@ def test_what_is_read_is_not_written_over_whatever_names_it(tmp_path: Path) -> N
     (tmp_path / "folder").symlink_to(tmp_path)
     for out in (file, tmp_path / "link", tmp_path / "hard", tmp_path / "folder" / ".." / tmp_path.name / file.name):
         for read in (file, str(file), tmp_path, {"data": [str(file)]}):
-            with pytest.raises(UsageError, match=r"is a file that is read, .* name another one to write"):
+            with pytest.raises(UsageError, match=r"is an input .* name another output file"):
                 keep_apart(out, [read])
     keep_apart(file, [tmp_path], folders=False)
     keep_apart(tmp_path / "new", [tmp_path, file, "no such file", "owner/name", "\0", "x" * 5000, 3, None])
 
 
 def lock_and_die(folder: Path) -> int:
-    """Take a folder's lock in a process that ends, while one that inherited it waits for the end of a pipe, which is
-    returned."""
+    # The lock outlives the process in a child that waits for the end of the returned pipe.
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         OneWriter(folder)

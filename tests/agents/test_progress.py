@@ -4,11 +4,10 @@ import time
 import pytest
 from rich.console import Console
 
-from turntree.agents.progress import episode_progress, shown, speaking
+from turntree.agents.progress import episode_progress, show_progress, startup_messages
 
 
 def bar_after(*minutes: float) -> str:
-    """What is shown of an evaluation of eight episodes, two of which end after each of these minutes."""
     seconds = [0.0]
     console = Console(file=io.StringIO(), width=120)
     progress = episode_progress(console, lambda: seconds[-1])
@@ -16,32 +15,32 @@ def bar_after(*minutes: float) -> str:
     for number, minute in enumerate(minutes, start=1):
         seconds.append(60 * minute)
         progress.update(bar, completed=2 * number)
-    with console.capture() as shown:
+    with console.capture() as captured:
         console.print(progress.get_renderable())
-    return shown.get()
+    return captured.get()
 
 
 def test_the_bar_has_a_rate_and_the_time_left_once_two_episodes_have_ended() -> None:
-    shown = bar_after(0.1, 0.2, 0.3)
-    assert "sums" in shown
-    assert "6/8" in shown
-    assert "20.0/min" in shown
-    assert shown.split("left")[1].split()[0] == "0:00:06"
-    shown = bar_after()
-    assert "0/8" in shown
-    assert "/min" not in shown
-    assert "-:--:--" in shown
+    bar = bar_after(0.1, 0.2, 0.3)
+    assert "sums" in bar
+    assert "6/8" in bar
+    assert "20.0/min" in bar
+    assert bar.split("left")[1].split()[0] == "0:00:06"
+    bar = bar_after()
+    assert "0/8" in bar
+    assert "/min" not in bar
+    assert "-:--:--" in bar
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal: bool) -> None:
-    """Control: on a terminal, where bars are drawn, there are none."""
+def test_without_a_terminal_a_line_reports_progress_at_intervals(terminal: bool) -> None:
+    # Control: no lines on a terminal, where bars are drawn.
     console = Console(file=io.StringIO(), width=40, force_terminal=terminal)
     progress = episode_progress(console)
     for done, total in ((3, 8), (2, 2)):
         progress.update(progress.add_task(f"sums {total} " + 50 * "x", total=total), completed=done)
     progress.live.auto_refresh = False
-    with shown(progress, seconds=0.001):
+    with show_progress(progress, seconds=0.001):
         while "3/8" not in console.file.getvalue() and not terminal:
             time.sleep(0.001)
     lines = [line for line in console.file.getvalue().splitlines() if "sums 8" in line]
@@ -51,15 +50,15 @@ def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(terminal, monkeypatch):
-    """Control: on a terminal there is none."""
+def test_before_a_bar_is_shown_a_line_reports_that_a_command_is_starting(terminal, monkeypatch):
+    # Control: no lines on a terminal.
     written = io.StringIO()
     written.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stderr", written)
-    with speaking("turntree eval begins", seconds=0.001):
+    with startup_messages("turntree eval begins", seconds=0.001):
         while "begins" not in written.getvalue() and not terminal:
             time.sleep(0.001)
-        with shown(episode_progress(Console(file=io.StringIO()))):
+        with show_progress(episode_progress(Console(file=io.StringIO()))):
             time.sleep(0.01)  # what was being written is
             before = written.getvalue()
             time.sleep(0.01)

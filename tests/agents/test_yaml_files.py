@@ -1,5 +1,3 @@
-"""YAML of users: what would take memory or time without bound is refused in one line that names file and line."""
-
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,16 @@ MERGES = "".join(f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [{', '.join([f'*{chr(97 +
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("a: &a [1]\n" + BOMB, r"line \d: .*more than 50,000 values"),
         ("a: &a {x: 1}\n" + MERGES, r"line \d: .*more than 50,000 values"),
-        ("a: 1\nb: &b [*b]", "line 2: .*an alias in what it names"),
+        ("a: 1\nb: &b [*b]", "line 2: .*an alias inside its own anchor"),
         ("a: 1\nb: *c", "line 2: .*alias"),
         ("a: 1\nb: " + "[" * 10_000, "line 2: .*nested deeper than 100"),
         ("a: 1\n" + "- " * 10_000, "line 2: "),
-        ("a: 1\nb: " + "9" * 5000, "line 2: .*a number of too many digits"),
-        ("a: 1\nb: " + "1:" * 5000 + "1", "line 2: .*a number of too many digits"),
+        ("a: 1\nb: " + "9" * 5000, "line 2: .*a number with too many digits"),
+        ("a: 1\nb: " + "1:" * 5000 + "1", "line 2: .*a number with too many digits"),
         ("a: 1\na: 2", "line 2: .*duplicate key"),
         ("a: 1\nb: [", "line "),
         ("a: !!python/object:os.system x", "line 1: "),
@@ -31,10 +29,10 @@ MERGES = "".join(f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [{', '.join([f'*{chr(97 +
         ("a: 1\n" * 300_000, "more than 1,048,576 bytes"),
     ],
 )
-def test_yaml_beyond_the_bounds_is_one_line_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_yaml_beyond_the_limits_is_one_line_with_its_position(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with pytest.raises((UsageError, OSError), match=rf"^[^\n]*config\.yaml[^\n]*{said}[^\n]{{,200}}$"):
+    with pytest.raises((UsageError, OSError), match=rf"^[^\n]*config\.yaml[^\n]*{expected}[^\n]{{,200}}$"):
         read_yaml(path)
 
 

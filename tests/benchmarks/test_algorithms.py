@@ -11,7 +11,8 @@ algorithms = benchmark_module("algorithms")
 
 def done(name: str, rewards: list[float]) -> dict[str, Any]:
     algorithm, mode, seed = name.split("/")
-    steps = [{"step": step, "reward": reward, "turntree/turns": 2.0} for step, reward in enumerate(rewards, start=1)]
+    row = {"seconds": 1.0, "turntree/turns": 2.0}
+    steps = [{"step": step, "reward": reward, **row} for step, reward in enumerate(rewards, start=1)]
     return {"algorithm": algorithm, "mode": mode, "seed": int(seed), "steps": steps}
 
 
@@ -23,8 +24,21 @@ def test_every_algorithm_has_its_seeds_before_the_modes_begin_and_a_rise_is_that
     assert algorithms.first_and_last(done("grpo/tree/0", [0.0, 0.2, 0.9, 0.9, 0.9, 0.9, 0.4, 0.6])) == (0.1, 0.5)
 
 
+def test_a_run_of_several_rounds_has_the_least_seconds_of_each_step_and_the_same_rewards() -> None:
+    def one(seconds: list[float], rewards: list[float]) -> dict[str, Any]:
+        run = done("grpo/tree/0", rewards)
+        return {**run, "steps": [{**row, "seconds": took} for row, took in zip(run["steps"], seconds, strict=True)]}
+
+    first = algorithms.with_round(None, one([2.0, 9.0], [0.1, 0.4]))
+    both = algorithms.with_round(first, one([3.0, 1.0], [0.1, 0.4]))
+    assert [row["seconds"] for row in both["steps"]] == [2.0, 1.0]
+    assert both["rounds"] == [[2.0, 9.0], [3.0, 1.0]]
+    with pytest.raises(RuntimeError, match="the rewards differ"):
+        algorithms.with_round(both, one([3.0, 1.0], [0.1, 0.5]))
+
+
 def test_the_biased_mode_is_marked_in_picture_and_table() -> None:
-    runs = {name: done(name, [0.1, 0.4, 0.5, 0.6]) for name in ("grpo/tree/0", "grpo/lenient/0", "ppo/tree/0")}
+    runs = {name: done(name, [0.1, 0.4, 0.5, 0.6]) for name in ("grpo/tree/0", "grpo/spec_rl/0", "ppo/tree/0")}
     picture = algorithms.chart(algorithms.grouped(runs, "mode"), "mode")
     lines = ElementTree.fromstring(picture).findall(".//{*}g")
     assert [line.get("class") for line in lines] == ["line s0", "line biased"]

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmark_modules import benchmark_module
 from chat_tokenizers import chatml_tokenizer
 from interpreter import python
 from omegaconf import OmegaConf
@@ -107,7 +106,7 @@ def test_what_is_said_to_be_left_out_is_the_default() -> None:
     choice = compose(None, ["actor_rollout_ref.model.path=some/model"]).choice
     said = f"`engine={choice.engine} size={choice.size} env={choice.env} algorithm={choice.algorithm} "
     assert (
-        f"{said}mode={choice.mode} speculation=[{','.join(choice.speculation)}]`"
+        f"{said}mode={choice.mode} reuse={choice.reuse} speculation=[{','.join(choice.speculation)}]`"
         in (ROOT / "docs/training.md").read_text()
     )
 
@@ -118,12 +117,13 @@ def test_the_command_is_where_the_pages_put_it_on_the_path() -> None:
     assert Path(sys.executable).with_name("turntree").exists()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picture_of_the_readme_shows_the_recorded_trainings(scheme: str) -> None:
-    runs = json.loads((ROOT / "benchmarks/results/algorithms.json").read_text(encoding="utf-8"))["runs"]
-    drawn, shown = re.compile("<title>(.*?)</title>"), (ROOT / f"docs/passes_{scheme}.svg").read_text(encoding="utf-8")
-    assert drawn.findall(shown) == drawn.findall(benchmark_module("picture").picture(runs, scheme))
-    assert f"docs/passes_{scheme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_a_picture_is_shown_in_its_light_and_its_dark_version() -> None:
+    shown = {}
+    for page in (README, *PAGES):
+        found = re.findall(r"(\w+)_(light|dark)\.(?:svg|png)", page.read_text(encoding="utf-8"))
+        shown[page] = {scheme: {name for name, of in found if of == scheme} for scheme in ("light", "dark")}
+        assert shown[page]["light"] == shown[page]["dark"], page
+    assert "passes" in shown[README]["light"]
 
 
 def lines_of_pages() -> dict[str, Path]:
@@ -178,7 +178,8 @@ def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
     # In place of what the page leaves to the reader.
     environment = ["turntree.env=turntree/Arithmetic-v0", "actor_rollout_ref.model.path=some/model"]
     choice = compose(str(tmp_path / "mine.yaml"), environment).choice
-    assert (choice.size, choice.algorithm, choice.speculation) == ("small", "dapo", ("tree", "replay"))
+    assert (choice.size, choice.algorithm, choice.speculation) == ("small", "dapo", ("tree",))
+    assert choice.reuse == "same_seed"
     shaping = block_after("docs/training.md", "add small rewards to that of the answer:")
     weights = dict(OmegaConf.create(shaping).turntree.rewards)
     named = [f"turntree.rewards.{name}={weight}" for name, weight in weights.items()]

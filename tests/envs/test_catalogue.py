@@ -1,8 +1,3 @@
-"""Every environment of the catalogue keeps the rules, is won by one scripted policy and lost by others.
-
-Where it needs data, the rows are made up. The registry finds them by name, and others that were registered.
-"""
-
 import functools
 import hashlib
 import importlib.metadata
@@ -47,7 +42,6 @@ def test_every_environment_keeps_the_rules(entry: Entry, tmp_path: Path) -> None
 
 
 def transcripts() -> str:
-    """A digest of what every environment that needs no data says to a script."""
     played = []
     for entry in CATALOGUE:
         if not entry.needs_data:
@@ -93,7 +87,7 @@ def test_one_policy_wins_and_those_that_say_nothing_useful_lose(entry: Entry, tm
 
 
 class Faulty(Arithmetic):
-    """Pays every other task whatever is said, cannot judge the third, and warns."""
+    # Pays every other task for any text, cannot grade the third, and warns.
 
     num_tasks = 4
 
@@ -142,7 +136,6 @@ def test_an_unknown_id_names_the_nearest_or_what_there_is(id: str, hint: str) ->
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """Environments registered in a test are forgotten after it."""
     before = list_envs()
     yield
     for id in set(list_envs()) - set(before):

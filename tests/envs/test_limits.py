@@ -37,9 +37,8 @@ MALFORMED = "<tool_call>{</tool_call>"
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, as environments read it."""
     time = [100.0]
-    monkeypatch.setattr("turntree.envs.running.stopwatch.monotonic", lambda: time[0])
+    monkeypatch.setattr("turntree.envs.progress.monotonic", lambda: time[0])
     return time
 
 

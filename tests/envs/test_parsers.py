@@ -1,5 +1,3 @@
-"""What every format promises, what two of them refuse, and how each looks in the chat templates of its models."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ from tables import table
 from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser
 from turntree.envs.math.calculator import calculator
 from turntree.envs.parsers import FORMATS, call_scanner
-from turntree.envs.parsers.literals import LONGEST, literal_value, parse_expression
-from turntree.envs.parsers.typed_text import read_typed
+from turntree.envs.parsers.typed_text import MAX_LITERAL, literal_value, parse_expression, read_typed
 
 
 @made_up
@@ -25,8 +22,7 @@ def book(title: str, pages: int, price: float | None = None, tags: list[str] | N
 
 
 TOOLS: tuple[Tool, ...] = (calculator, book)
-NOT_COMPACT = FORMATS[:-1]
-"""All but the format that has calls with one text alone."""
+NOT_COMPACT = FORMATS[:-1]  #: the compact format allows only calls with one text
 marks = st.sampled_from(["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " "])
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.lists(marks, max_size=4).map("".join)
 book_arguments = st.fixed_dictionaries(
@@ -153,7 +149,6 @@ def put(n: int = 0, flag: bool = False, tags: list[str] | None = None) -> str:
 
 
 def meant(turn: ParsedTurn) -> Any:
-    """What a turn was read as, in the form of the tables."""
     return "error" if turn.error else [[call.name, dict(call.arguments)] for call in turn.calls] or "text"
 
 
@@ -164,7 +159,7 @@ def test_thoughts_are_not_acted_on_and_marks_in_an_argument_are_text(name: str, 
 
 def test_calls_of_other_projects_reports_are_read_as_they_were_meant() -> None:
     for row in shared_rows("env_cases_3.jsonl", "parser:"):
-        name = row["answer_format"].partition(":")[2].replace("qwen", "qwen3_coder")
+        name = row["contract"].partition(":")[2].replace("qwen", "qwen3_coder")
         read = meant(get_parser(name, (calc, edit, put)).parse(row["prediction"]))
         assert read == row["right"] or read in row["right"], row["id"]
 
@@ -176,7 +171,7 @@ def test_a_typed_text_has_a_type_that_its_schema_allows(schema: dict[str, Any], 
     assert json.dumps(read) == json.dumps(value).replace('"null"', "null")
 
 
-@pytest.mark.parametrize("text", ["[" * 200 + "1" + "]" * 200, "[" + "1," * LONGEST + "1]", "[" + "9" * 5000 + "]"])
+@pytest.mark.parametrize("text", ["[" * 200 + "1" + "]" * 200, "[" + "1," * MAX_LITERAL + "1]", "[" + "9" * 5000 + "]"])
 def test_literals_are_read_in_bounded_steps(text: str) -> None:
     with pytest.raises(ValueError, match=r"deep|characters|not Python|parenthes"):
         literal_value(parse_expression(text))
@@ -194,8 +189,8 @@ def test_texts_that_are_made_to_be_slow_are_read_in_bounded_steps(name: str, mon
         assert tried.call_count < 20_000
 
 
+#: the part of a chat template that writes calls, as published with the models
 TEMPLATES = {path.stem: path.read_text().removesuffix("\n") for path in Path(__file__).parent.glob("templates/*.jinja")}
-"""The part of a chat template that writes calls, as published with the models."""
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))

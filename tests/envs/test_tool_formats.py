@@ -1,5 +1,3 @@
-"""Every format, written to an environment that expects another: read, or told to the model, and never an answer."""
-
 import re
 from typing import Any
 
@@ -18,8 +16,6 @@ SPECIAL = re.compile("<\\|\\w+\\|>|<\uff5c[^<>]+\uff5c>|\\[(?:TOOL_CALLS|ARGS)\\
 
 
 class Shop(Errand):
-    """An environment whose tools keep what they were given."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.given: list[Any] = []
@@ -96,7 +92,7 @@ def test_a_call_among_words_or_cut_off_is_no_answer_either(configured: str, name
     ],
 )
 def test_an_answer_stays_one_also_if_it_quotes_code(configured: str, text: str) -> None:
-    """The control."""
+    # The control.
     _, info, terminated = stepped(configured, text)
     assert terminated
     assert (info["parse_error"], info["tool_calls"]) == ("", [])
@@ -105,14 +101,14 @@ def test_an_answer_stays_one_also_if_it_quotes_code(configured: str, text: str) 
 def test_the_error_shows_the_call_as_it_should_have_been_written() -> None:
     error = stepped("hermes", written("qwen3_coder", CALLS["calculate"]))[1]["parse_error"]
     assert "malformed tool call" in error
-    assert "in the qwen3_coder format, but calls are written in the hermes format" in error
+    assert "in the qwen3_coder format, but the expected format is hermes" in error
     error = stepped("hermes", "calculate(3*4)")[1]["parse_error"]
     assert "in the compact format" in error
     assert '{"name": "calculate", "arguments": {"expression": "3*4"}}' in error
     error = stepped("compact", written("mistral", CALLS["book"]))[1]["parse_error"]
     assert error.endswith("Write it as calculate(VALUE)")
     error = stepped("llama3_json", "So: " + written("llama3_json", CALLS["calculate"]))[1]["parse_error"]
-    assert "other text stands around it" in error
+    assert "other text surrounds it" in error
     assert stepped("hermes", "<tool_call>{")[1]["parse_error"].startswith("malformed tool call: not JSON")
 
 
@@ -187,14 +183,16 @@ def test_names_of_vllm_and_sglang_are_names_of_formats() -> None:
 
 
 def test_a_format_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UnknownParser, match=r"must be one of hermes, .*, compact, got 'deepseek_v32'; vLLM or SGLang"):
+    with pytest.raises(
+        UnknownParser, match=r"must be one of hermes, .*, compact, got 'deepseek_v32'; turntree does not support"
+    ):
         get_parser("deepseek_v32")
     with pytest.raises(UnknownParser, match="did you mean 'kimi_k2'"):
         get_parser("kimi-k2")
 
 
 def test_the_reason_is_in_info_whatever_it_is() -> None:
-    """The control: a wrong argument, or a tool that there is not, is no error of the parser."""
+    # The control: wrong arguments and unknown tools are no parse errors.
     for text in ("<tool_call>", '<tool_call>{"name": 3}</tool_call>', "[calculate(expression='3*4')]"):
         assert stepped("hermes", text)[1]["parse_error"]
     for call in (ToolCall(name="calculate"), ToolCall(name="other")):

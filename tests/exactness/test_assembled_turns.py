@@ -26,7 +26,7 @@ def stored_turn(old, tokens):
     with np.errstate(divide="ignore"):
         kept = np.log(np.take_along_axis(old, ids, 1)).astype(np.float32)
         own = np.log(old[np.arange(len(tokens)), tokens]).astype(np.float32)
-    return stored_turns.stored_turn(tokens, own, ids, kept, room=LENGTH)
+    return stored_turns.stored_turn(tokens, own, ids, kept, token_limit=LENGTH)
 
 
 def toss(choose, *thresholds):

@@ -15,7 +15,7 @@ from scipy.stats import chi2, ncx2
 
 from turntree.agents.engines.local import Speculation
 from turntree.agents.engines.local import sampling as emission
-from turntree.agents.engines.local.penalties import Penalties
+from turntree.agents.engines.local.node_distributions import Penalties
 from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.spec_tree.rules.verify import root
 

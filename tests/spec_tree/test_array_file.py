@@ -1,5 +1,3 @@
-"""Damaged files of every kind that is read from outside, their check sums made right again."""
-
 import io
 import os
 import random
@@ -12,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from turntree.agents.turn_drafts import precomputed_arrays
+from turntree.agents.turn_drafts import precomputed_store
 from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
 from turntree.spec_tree import DamagedForest, DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.array_file import ArrayFile, DamagedFile, read_array_file, read_regular
@@ -36,7 +34,6 @@ def turn(chance: random.Random) -> list[int]:
 
 @cache
 def whole(kind: str) -> bytes:
-    """A file of this kind."""
     chance, file = random.Random(0), io.BytesIO()
     if kind == "ledger":
         ledger = Ledger(max_tokens=500)
@@ -52,18 +49,18 @@ def whole(kind: str) -> bytes:
                     top_logprobs=tops.astype(np.float32),
                     seed=number or None,
                     version=1,
-                    room=30,
+                    token_limit=30,
                     stopped=True,
                 ),
                 rank=number,
             )
         np.savez(file, **ledger_arrays.ledger_arrays(ledger))
     elif kind == "run_ahead":
-        stock = PrecomputedStore(max_tokens=500, trained=SeenSeeds(bits=1024))
+        store = PrecomputedStore(max_tokens=500, trained=SeenSeeds(bits=1024))
         for number in range(8):
-            stock.put((1 << 63, 0.5, number), number, tuple(turn(chance)), step=number)
-            stock.show(number)
-        np.savez(file, **precomputed_arrays.precomputed_arrays(stock))
+            store.put((1 << 63, 0.5, number), number, tuple(turn(chance)), step=number)
+            store.show(number)
+        np.savez(file, **precomputed_store.precomputed_arrays(store))
     return file.getvalue()
 
 
@@ -80,9 +77,8 @@ def forest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def use(store: SpecForest) -> None:
-    """What an engine does with a store."""
     handles = store.begin([state(number) for number in range(4)], [[1, 2, 3]] * 4)
-    store.draft(handles, max_nodes=8, room=[8] * 4)
+    store.draft(handles, max_nodes=8, max_depths=[8] * 4)
     store.commit(handles, [[1, 2]] * 4)
     store.end(handles)
 
@@ -95,8 +91,8 @@ def read_ledger(path: Path) -> None:
 
 
 def read_precomputed(path: Path) -> None:
-    arrays = read_array_file(path, precomputed_arrays.KINDS, most=1 << 30)
-    precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=100).close_step(4)
+    arrays = read_array_file(path, precomputed_store.KINDS, most=1 << 30)
+    precomputed_store.precomputed_from_arrays(arrays, max_tokens=100).close_step(4)
 
 
 class Kind(NamedTuple):
@@ -124,7 +120,6 @@ TEXTS = (
 
 
 def sealed(kind: str, arrays: Arrays, chance: random.Random) -> bytes:
-    """A file of these arrays, its check sums right."""
     file = io.BytesIO()
     if kind == "forest" and chance.random() < 0.97:
         arrays.pop("digest", None)
@@ -134,7 +129,6 @@ def sealed(kind: str, arrays: Arrays, chance: random.Random) -> bytes:
 
 
 def wrong(array: np.ndarray, chance: random.Random) -> np.ndarray:
-    """Another array in its place."""
     match chance.randrange(8):
         case 0:
             return array.astype(chance.choice(["<i4", "<i8", "<u8", "<u2", "|u1", "<f4", "<f8", "|b1", "<U9", "<c8"]))
@@ -189,7 +183,6 @@ def damaged(kind: str, data: bytes, chance: random.Random) -> bytes:
 
 
 def fuzz(kind: str, data: bytes, path: Path, count: int, seed: int) -> dict[str, int]:
-    """Read damaged files; how many were refused and read. The first file raises what its reading raises."""
     chance, found = random.Random(seed), {"refused": 0, "read": 0}
     read, errors = KINDS[kind]
     path.write_bytes(data)
@@ -233,7 +226,7 @@ def test_a_reader_without_bounds_is_noticed(tmp_path: Path, monkeypatch: pytest.
         if kind == "ledger":
             ledger_arrays.fill_ledger(Ledger(max_tokens=100), arrays)
         else:
-            precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=100)
+            precomputed_store.precomputed_from_arrays(arrays, max_tokens=100)
 
     monkeypatch.setitem(KINDS, kind, Kind(unbounded, (ValueError,)))
     with pytest.raises(AssertionError, match="of seed 1"):
@@ -241,7 +234,6 @@ def test_a_reader_without_bounds_is_noticed(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_claims_to_be_larger_than_its_file_is_refused_before_it_is_made(tmp_path: Path) -> None:
-    """A header of 30 GB, and a compressed part, which could have any size."""
     data = whole("ledger")
     header = data[data.index(b"\x93NUMPY") :].split(b"\n")[0]
     told = header.replace(b"(5,)", b"(4000000000,)").replace(b" " * 9, b"", 1)
@@ -264,5 +256,5 @@ def test_what_is_no_regular_file_or_longer_than_allowed_is_refused_at_once(tmp_p
         case "endless":
             with path.open("wb") as file:
                 file.truncate(1 << 35)
-    with pytest.raises(DamagedFile, match=r"no regular file|expected at most 8388608"):
+    with pytest.raises(DamagedFile, match=r"not a regular file|expected at most 8388608"):
         read_regular(path, most=1 << 23)

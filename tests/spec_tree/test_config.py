@@ -4,7 +4,7 @@ import pytest
 from tables import table
 
 from turntree.spec_tree import ForestConfig
-from turntree.spec_tree.config_text import config_from_text, config_to_text
+from turntree.spec_tree.config import config_from_text, config_to_text
 
 
 @pytest.mark.parametrize(("settings", "message"), table(__file__, "wrong_settings"))

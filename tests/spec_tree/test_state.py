@@ -5,7 +5,7 @@ def backoff_states(**known: str) -> tuple[int, int, int, int]:
     return DialogueState.from_tokens([1, 2, 3], **known).backoff_states()
 
 
-def test_the_ladder_has_four_keys_nearest_first_and_texts_that_run_together_are_told_apart() -> None:
+def test_there_are_four_backoff_states_nearest_first_and_texts_that_run_together_are_told_apart() -> None:
     keys = backoff_states(task="t", tools="look", env="e")
     assert len(set(keys)) == 4
     assert all(0 < key < 2**64 for key in keys)

@@ -94,7 +94,7 @@ class Served(NamedTuple):
 
     def idle(self, seconds: float = 3.0) -> None:
         """Wait until nothing is sampled for anybody."""
-        eventually(lambda: self.gateway.admission.taken == 0, seconds)
+        eventually(lambda: self.gateway.admission.in_use == 0, seconds)
 
 
 @contextmanager

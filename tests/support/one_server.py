@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from turntree.agents.verl.serving.server import TurntreeServer
+from turntree.agents.verl.serving.local import TurntreeServer
 
 
 def rollout_config(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from tiny_vllm import MEMORY, in_this_process
 
-from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
+from turntree.agents.engines.vllm.config import on_accelerator
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 ROWS, CONTEXT, LONGEST = 8, 256, 6

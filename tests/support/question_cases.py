@@ -45,9 +45,9 @@ def reported_cases(path: Path) -> list[Case]:
             label=bool(row["right"]),
             text=row["prediction"],
             gold=row["gold"],
-            answer_format=row["answer_format"],
+            answer_format=row["contract"],
             question=row["why"] if row["kind"] in _ASKED else "",
         )
         for row in rows
-        if not row["answer_format"].startswith("turntree/")  # judged by an environment
+        if not row["contract"].startswith("turntree/")  # judged by an environment
     ]

@@ -14,4 +14,4 @@ def shared_rows(name: str, answer_format: str) -> list[dict[str, Any]]:
     if not (DATA / name).exists():
         pytest.skip(f"{name} is not there; set TURNTREE_DATA to the folder that holds data/{name}")
     rows = map(json.loads, (DATA / name).read_text(encoding="utf-8").splitlines())
-    return [row for row in rows if row["answer_format"].startswith(answer_format) and row["right"] != "open"]
+    return [row for row in rows if row["contract"].startswith(answer_format) and row["right"] != "open"]

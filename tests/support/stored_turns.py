@@ -1,4 +1,4 @@
-"""Stored turns as they lie in a ledger."""
+"""Stored turns for ledgers."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from turntree.spec_tree.rules.ledger import StoredTurn
 
 
 def stored_turn(tokens: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, **fields: Any) -> StoredTurn:
-    """Of a room of 4 that its length ended, without a seed, unless ``fields`` say otherwise."""
+    """Return a stored turn that ended at its token limit of 4, without a seed, unless ``fields`` override it."""
     names = {"tokens": np.int32, "logprobs": np.float32, "top_ids": np.int32, "top_logprobs": np.float32}
     columns = zip(names.items(), (tokens, logprobs, top_ids, top_logprobs), strict=True)
     arrays = {name: np.asarray(values, kind) for (name, kind), values in columns}
-    return StoredTurn(**arrays, **{"seed": None, "version": 0, "room": 4, "stopped": False, **fields})
+    return StoredTurn(**arrays, **{"seed": None, "version": 0, "token_limit": 4, "stopped": False, **fields})

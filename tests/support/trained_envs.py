@@ -15,7 +15,7 @@ import ray
 from machine_speed import eventually
 
 from turntree.agents.engines.protocol import Completion, TurnRequest
-from turntree.agents.resuming.lost_turns import LostTurns
+from turntree.agents.resuming.interrupted_turns import RetryingEngine
 from turntree.envs import Env, Message, Reply, Task, Tool
 from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.math.calculator import one_operation_calculator
@@ -56,34 +56,34 @@ class Forking(Talking):
     forkable = True
 
 
-class Overtaken(Forking):
-    """Kills the engine's ``server`` while it judges a turn that an update overtook, once in all processes, and gives
-    ``folder`` a file ``judging``. The process stands still from before it gets the turn until it is killed."""
+class Interrupted(Forking):
+    """Kills the engine's ``server`` while it re-verifies a turn that an update interrupted, once in all processes, and
+    writes a file ``reverifying`` to ``folder``. The process is stopped before it gets the turn, then killed."""
 
     step_inline = True
     forkable = True
 
     def __init__(self, *, folder: str, server: str = "TurntreeServer", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        _kill_at_reverified_turn(Path(folder) / "judging", server)
+        _kill_at_reverified_turn(Path(folder) / "reverifying", server)
 
 
 @cache
 def _kill_at_reverified_turn(note: Path, server: str) -> None:
     """In this process, whatever environments it makes."""
-    generate = LostTurns.generate
+    generate = RetryingEngine.generate
 
-    async def killed(self: LostTurns, request: TurnRequest) -> Completion:
+    async def killed(self: RetryingEngine, request: TurnRequest) -> Completion:
         if not request.draft or not is_first(note):
             return await generate(self, request)
         victims = actors(server)[-1:]
         kill(victims, signal.SIGSTOP)
         turn = asyncio.create_task(generate(self, request))
-        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or judged
+        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or re-verified
         kill(victims)
         return await turn
 
-    LostTurns.generate = killed  # type: ignore[method-assign]
+    RetryingEngine.generate = killed  # type: ignore[method-assign]
 
 
 class Repeating(Talking):
@@ -239,7 +239,7 @@ _SERVER: ContextVar[Any] = ContextVar("server")
 @cache
 def _note_servers() -> None:
     """In this process, whatever environments it makes."""
-    from turntree.agents.verl.serving.turn_pipe import TurnPipe
+    from turntree.agents.verl.serving.turns import TurnPipe
 
     generate = TurnPipe.generate
 

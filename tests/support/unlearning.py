@@ -76,7 +76,7 @@ CAUSES = {
     ),
     "half unparsed": Cause("", [[[WRONG, CALL, "good"], [CALL, WRONG, "bad"]]]),
     "cut": Cause(
-        "75% of the turns were cut at a limit of tokens", [[[CALL, LONG, LONG, LONG], [LONG, LONG, LONG, "good"]]]
+        "75% of the turns were cut off at a token limit", [[[CALL, LONG, LONG, LONG], [LONG, LONG, LONG, "good"]]]
     ),
     "half cut": Cause("", [[[CALL, LONG, "good"], [LONG, "bad"]]]),
 }

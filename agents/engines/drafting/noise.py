@@ -1,8 +1,6 @@
 """The token noise of ``turntree.spec_tree.rules.noise`` in PyTorch, with the same bits on the CPU and on a GPU.
 
-Invariant: the same operations in the same order as there, each a PyTorch call of
-its own, so that nothing can be fused. PyTorch's integers are signed: products
-wrap alike, and the sign bits that a right shift brings in are masked.
+The operations and their order are the same, each a PyTorch call of its own, so that nothing can be fused.
 """
 
 from __future__ import annotations
@@ -18,16 +16,10 @@ ROOT_HALF, LN2, ATANH = noise.ROOT_HALF, noise.LN2, noise.ATANH
 
 
 def exponential(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
-    """One standard exponential number per seed, position and token, bit for bit that of
-    ``turntree.spec_tree.rules.noise.exponential``.
+    """Return one standard exponential number per seed, position and token, float64, in the broadcast shape.
 
-    Args:
-        seeds: int64; the bits of the unsigned seed.
-        positions: int64, broadcast against ``seeds`` and ``tokens``.
-        tokens: int64, broadcast against ``seeds`` and ``positions``.
-
-    Returns:
-        float64, in the broadcast shape.
+    Bit for bit equal to ``turntree.spec_tree.rules.noise.exponential``. All arguments are int64; ``seeds`` has the bits
+    of the unsigned seeds.
     """
     stream = _mix(seeds + _signed(GOLDEN))
     word = _mix(stream + positions * _signed(GOLDEN))
@@ -56,7 +48,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """Right shift that fills with zeros."""
+    # PyTorch's int64 is signed: clear the copies of the sign bit that a right shift brings in.
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 

@@ -1,11 +1,8 @@
 """Exponential race that draws a token: the winner is ``argmin E / p``.
 
-The noise E depends on the seed, the position in the turn and the token, so a draw
-depends on the policy's distribution and the seed alone, and distributions that are
-close mostly give the same token (Gumbel coupling). On the CPU one compiled loop does
-it all: an exponential clock is never earlier than ``1 - u``, so for nearly every
-token the hash alone shows that it has lost, and no logarithm is taken. On a GPU one
-kernel does it (``race_kernel``); without Triton PyTorch's operations do.
+The noise E depends on seed, position in the turn, and token. So a draw depends only on the policy's distribution and
+the seed, and similar distributions mostly give the same token (Gumbel coupling). A compiled loop does it on the
+CPU, one kernel on a GPU (``race_kernel``), PyTorch operations without Triton.
 """
 
 from __future__ import annotations
@@ -31,35 +28,25 @@ _ROOT_HALF = np.int64(noise.ROOT_HALF)
 _MANTISSA = np.int64(52)
 _ATANH = noise.ATANH
 _LN2 = noise.LN2
-_SURE = 1.0 - 1e-9
-"""Factor of a lower bound, far larger than its rounding error."""
-_BLOCK = 128
-"""Tokens hashed together before any is compared."""
+_SURE = 1.0 - 1e-9  #: factor of a lower bound, with a margin far above the bound's rounding error
+_BLOCK = 128  #: tokens hashed together before any is compared
 with np.errstate(over="ignore"):
     _STEPS = _GOLDEN * np.arange(_BLOCK, dtype=np.uint64)
-AT_ONCE = 1 << 22
-"""Most clocks held in memory at once without the compiled loop."""
-Seeds = NDArray[np.uint64] | Tensor
-"""Seeds, or their bits as int64 on any device, shape (rows,)."""
+AT_ONCE = 1 << 22  #: maximum clocks in memory at once without the compiled loop
+Seeds = NDArray[np.uint64] | Tensor  #: seeds, or their bits as int64 on any device, shape (rows,)
 
 
 def race(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """Draw one token per row.
+    """Draw one token per row, int64, shape (rows,).
 
-    Args:
-        probabilities: float32 or float64, need not be normalised, shape (rows, vocabulary).
-        seeds: Shape (rows,).
-        positions: Position in the turn, on any device, shape (rows,).
-
-    Returns:
-        int64, shape (rows,).
+    ``probabilities``, float32 or float64, need not be normalised. ``positions`` count in the turn. Seeds and positions
+    may be on any device.
     """
     if probabilities.device.type == "cpu":
         winners = np.empty(len(probabilities), np.int64)
         rows_p = probabilities.contiguous().numpy()
-        places = np.asarray(positions, np.int64)
         words = _bits(seeds).numpy().view(np.uint64)
-        _race(rows_p, rows_p.view(f"i{rows_p.itemsize}"), words, places, winners)
+        _race(rows_p, rows_p.view(f"i{rows_p.itemsize}"), words, np.asarray(positions, np.int64), winners)
         return torch.from_numpy(winners)
     kernel = kernel_on(probabilities.device.type)
     if kernel is None:
@@ -68,7 +55,7 @@ def race(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Ten
 
 
 def race_of_logits(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """``race`` of the probabilities of ``logits``, which are after all transforms, shape (rows, vocabulary)."""
+    """Draw as ``race`` does, from logits after all transforms, shape (rows, vocabulary)."""
     kernel = kernel_on(logits.device.type)
     if kernel is None:
         return race(logits.softmax(-1, dtype=torch.float32), seeds, positions)
@@ -77,7 +64,6 @@ def race_of_logits(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | 
 
 @cache
 def kernel_on(kind: str) -> Callable[..., Tensor] | None:
-    """The race as one kernel, ``race_kernel.race_rows``; ``None`` on a kind of device for which there is none."""
     if kind != "cuda" or find_spec("triton") is None:
         return None
     from turntree.agents.engines.drafting.race_kernel import race_rows
@@ -86,7 +72,7 @@ def kernel_on(kind: str) -> Callable[..., Tensor] | None:
 
 
 def race_by_tensors(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """``race`` in PyTorch operations, on any device."""
+    """Draw as ``race`` does, by PyTorch operations on any device."""
     seed, position = (one[:, None] for one in _on(probabilities.device, seeds, positions))
     tokens = torch.arange(probabilities.shape[-1], device=probabilities.device)[None]
     rows = max(1, AT_ONCE // len(tokens[0]))
@@ -98,9 +84,9 @@ def race_by_tensors(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.i
 
 
 def _on(device: torch.device, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
-    """The bits of the seeds and the positions as int64 on a device, whose work so far is not waited for."""
-    places = torch.as_tensor(positions).long()
-    return _bits(seeds).to(device, non_blocking=True), places.to(device, non_blocking=True)
+    # int64 on the device, without waiting for the device
+    turn_positions = torch.as_tensor(positions).long()
+    return _bits(seeds).to(device, non_blocking=True), turn_positions.to(device, non_blocking=True)
 
 
 def _bits(seeds: Seeds) -> Tensor:
@@ -121,7 +107,7 @@ def _uniform(word: Any) -> Any:
 
 @njit(inline="always")
 def _clock(u: Any, real: Any, bits: Any) -> Any:
-    """-log(u); ``real`` and ``bits`` are the same number, as a float and as its bits."""
+    # -log(u); ``real`` and ``bits`` are one number, as a float and as its bits
     real[0] = u
     exponent = (bits[0] - _ROOT_HALF) >> _MANTISSA
     bits[0] -= exponent << _MANTISSA
@@ -135,7 +121,7 @@ def _clock(u: Any, real: Any, bits: Any) -> Any:
 
 @njit(inline="always")
 def _most(words: Any) -> Any:
-    """Index of the largest; the race begins there, since an early clock makes it short."""
+    # The race starts at the likeliest token: an early clock makes it short.
     largest = words[0]
     for word in words:
         largest = max(largest, word)
@@ -147,7 +133,7 @@ def _most(words: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
-    """``words``: the bits of p, which order alike as integers (p is never negative) and compare faster."""
+    # ``words`` are the bits of p: never negative, so they order like p as integers and compare faster.
     real = np.empty(1, np.float64)
     bits = real.view(np.int64)
     for row in range(p.shape[0]):
@@ -158,11 +144,13 @@ def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
         for start in range(0, p.shape[1], _BLOCK):
             block = row_p[start : start + _BLOCK]
             ahead = word + _GOLDEN * np.uint64(start)
+            # First pass: count the tokens whose lower bound could still win, from the hash alone, without branches.
             hopeful = np.int64(0)
             for i in range(len(block)):
                 hopeful += np.int64((1.0 - _uniform(ahead + _STEPS[i])) * _SURE <= first * np.float64(block[i]))
             if hopeful == 0:
                 continue
+            # Second pass, in few blocks: take logarithms where the bound allows. Ties go to the smaller token.
             for i in range(len(block)):
                 u, mass = _uniform(ahead + _STEPS[i]), np.float64(block[i])
                 if (1.0 - u) * _SURE > first * mass:

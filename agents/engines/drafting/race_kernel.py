@@ -1,16 +1,11 @@
-"""``race`` as one Triton kernel: one launch for all rows, one read of the logits, nothing of their size written.
+"""``race`` as one Triton kernel: one launch for all rows, one read of the logits, no output of their size.
 
-A program draws one row, block after block of its vocabulary. It keeps the earliest
-clock so far; an exponential clock is never earlier than ``1 - u``, so in most blocks
-the hash alone shows that every token has lost, and no logarithm is taken.
+A program draws one row, block by block, and keeps the earliest clock so far. An exponential clock is never earlier
+than ``1 - u``, so in most blocks the hash alone shows that every token loses, and no logarithm is taken.
 
-Invariant: the noise has the bits of ``turntree.spec_tree.rules.noise``: the same
-operations in the same order, in float64, without fused ones (``enable_fp_fusion``). Of
-given probabilities the winner is that of ``race_by_tensors``. Of logits it is the
-earliest of ``E / exp(logit - highest)`` in float64, which rounds less than a softmax in
-float32 does; and it depends on its own row alone.
-
-Not here: whether a device can run it (``race``).
+The noise has the bits of ``turntree.spec_tree.rules.noise``: the same float64 operations in the same order, unfused
+(``enable_fp_fusion``). For probabilities the winner is that of ``race_by_tensors``. For logits it is the earliest of
+``E / exp(logit - highest)`` in float64, which rounds less than a float32 softmax, and depends on its own row alone.
 """
 
 from __future__ import annotations
@@ -29,11 +24,9 @@ _ROOT_HALF = tl.constexpr(noise.ROOT_HALF)
 _LN2 = tl.constexpr(noise.LN2)
 _A0, _A1, _A2, _A3, _A4, _A5, _A6 = map(tl.constexpr, noise.ATANH)
 _GRID = tl.constexpr(2.0**-53)
-_SURE = tl.constexpr(1.0 - 1e-4)
-"""Factor of a lower bound, larger than the rounding of a probability in float32."""
+_SURE = tl.constexpr(1.0 - 1e-4)  #: factor of a lower bound, with a margin above the rounding of a float32 probability
 LOWEST = tl.constexpr(-3.4028234663852886e38)
-BLOCK = 2048
-"""Tokens of a row that are read at once."""
+BLOCK = 2048  #: tokens of a row that are read at once
 
 
 @triton.jit
@@ -45,20 +38,19 @@ def _mix(x):
 
 @triton.jit
 def stream(seed, position):
-    """What the words of all tokens of a seed (uint64) at a position (uint64) begin with."""
+    """Return the common part of the words of all tokens at a seed and position, both uint64."""
     return _mix(_mix(seed + _GOLDEN) + _GOLDEN * position) + _GOLDEN
 
 
 @triton.jit
 def uniform(begin, tokens):
-    """Odd multiples of 2**-53, float64; ``begin`` is a ``stream``, ``tokens`` are uint64."""
+    """Return odd multiples of 2**-53, float64; ``begin`` is a ``stream``, ``tokens`` are uint64."""
     word = _mix(begin + _GOLDEN * tokens)
     return (2.0 * (word >> 12).to(tl.int64).to(tl.float64) + 1.0) * _GRID
 
 
 @triton.jit
 def minus_log(u):
-    """-log(u), float64; see ``turntree.spec_tree.rules.noise``."""
     bits = u.to(tl.int64, bitcast=True)
     exponent = (bits - _ROOT_HALF) >> 52
     mantissa = (bits - (exponent << 52)).to(tl.float64, bitcast=True)
@@ -75,34 +67,26 @@ def minus_log(u):
 
 @triton.jit
 def race_block(begin, start, tokens, value, highest, bound, earliest, winner, LOGITS: tl.constexpr):
-    """The earliest clock (float64) and its token (int64), those of one more block included.
+    """Return the earliest clock (float64) and its token (int64), including one more block.
 
-    ``bound`` has the block's weights, float64; of logits they are rounded to float32, and ``value`` has the logits.
+    ``bound`` has the block's weights, float64. With LOGITS they are rounded to float32, and ``value`` has the logits.
     """
     u = uniform(begin, tokens.to(tl.uint64))
-    lost = (1.0 - u) * _SURE > earliest * bound  # not while nothing was drawn: infinity times 0 is no number
+    # False while nothing was drawn: infinity times 0 is NaN.
+    lost = (1.0 - u) * _SURE > earliest * bound
     if tl.min(lost.to(tl.int32), 0) == 0:
         weight = bound
         if LOGITS:
             weight = tl.exp(value.to(tl.float64) - highest.to(tl.float64))
-        first, place = tl.min(minus_log(u) / weight, 0, return_indices=True)
+        first, offset = tl.min(minus_log(u) / weight, 0, return_indices=True)
         if first < earliest:
             earliest = first
-            winner = start + place.to(tl.int64)
+            winner = start + offset.to(tl.int64)
     return earliest, winner
 
 
 @triton.jit(do_not_specialize_on_alignment=("seeds", "positions", "winners"))
-def _race(
-    values,
-    seeds,
-    positions,
-    winners,
-    stride,
-    size,
-    LOGITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _race(values, seeds, positions, winners, stride, size, LOGITS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     begin = stream(tl.load(seeds + row).to(tl.uint64, bitcast=True), tl.load(positions + row).to(tl.uint64))
     earliest = tl.full((), float("inf"), tl.float64)
@@ -114,7 +98,7 @@ def _race(
             value = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf")).to(tl.float32)
             before = highest
             highest = tl.maximum(highest, tl.max(value, 0))
-            # Clocks are those of weights exp(logit - highest so far), of which the largest is 1.
+            # Clocks are relative to weights exp(logit - highest so far): rescale the earliest one when it grows.
             earliest = earliest * tl.exp(highest.to(tl.float64) - before.to(tl.float64))
             bound = tl.exp(value - highest).to(tl.float64)
         else:
@@ -125,16 +109,10 @@ def _race(
 
 
 def race_rows(values: Tensor, seeds: Tensor, positions: Tensor, *, logits: bool) -> Tensor:
-    """Draw one token per row.
+    """Draw one token per row, int64, shape (rows,).
 
-    Args:
-        values: Logits or probabilities, any floating dtype, shape (rows, vocabulary).
-        seeds: int64, the bits of the unsigned seed, shape (rows,), on the same device.
-        positions: int64, position in the turn, shape (rows,), on the same device.
-        logits: Whether ``values`` are logits, after all transforms; minus infinity is probability 0.
-
-    Returns:
-        int64, shape (rows,).
+    ``values`` are probabilities, or ``logits`` after all transforms, of any floating dtype. ``seeds`` (bits of the
+    unsigned seed) and ``positions`` (in the turn) are int64 on the same device.
     """
     rows, size = values.shape
     winners = torch.empty(rows, dtype=torch.int64, device=values.device)

@@ -1,10 +1,7 @@
-"""The drafting session: the interface between an engine's live turns and the store of drafts.
+"""The drafting session: the interface between an engine's live turns and the draft store.
 
-An engine reports which turns it samples, their tokens, and when they end. It translates its requests into
-``DraftTurn`` and drafts into the form that its verification takes; how wide or deep a step drafts is its own choice.
-
-Invariant: each sampled token is committed to the store once, in order, and no other, before drafts and before the turn
-ends. Drafts change how many passes a turn takes, never its tokens.
+An engine reports which turns it samples, their tokens, and when they end. It chooses how many nodes a step drafts.
+Each sampled token is committed to the store once, in order, before drafts and before the turn ends.
 """
 
 from __future__ import annotations
@@ -22,23 +19,19 @@ from turntree.spec_tree.draft import DraftBatch
 if TYPE_CHECKING:
     from turntree.spec_tree import DialogueState, SpecForest
 
-HELD_STEPS = 16
-"""Steps without drafts that are committed to the store in one batch; a single step costs nearly as much."""
+HELD_STEPS = 16  #: steps without drafts that are committed to the store at once; a single step costs nearly as much
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DraftTurn:
-    """A turn that an engine samples, in the session's view; engines add fields of their own."""
+    """A turn that an engine samples, as the session sees it; engines add fields of their own."""
 
-    turn_draft: Sequence[int] = ()
-    """The caller's draft of the whole turn, from its first token; empty once the policy sampled another token."""
-    committed: int = 0
-    """Sampled tokens appended to turns."""
-    handle: int | None = None
-    """The store's handle of the turn; ``None`` before it began and once it is over."""
+    turn_draft: Sequence[int] = ()  #: the caller's draft of the whole turn; empty once the policy sampled another token
+    committed: int = 0  #: sampled tokens so far
+    handle: int | None = None  #: the store's handle; ``None`` before the turn begins and after it ends
 
     def turn_drafted(self, most: int) -> list[int]:
-        """The next tokens of the caller's draft, at most ``most``."""
+        """Return the next tokens of the caller's draft, at most ``most``."""
         return list(self.turn_draft[self.committed : self.committed + max(0, most)])
 
     def advance(self, tokens: Sequence[int]) -> None:
@@ -52,42 +45,29 @@ class DraftTurn:
 class DraftCounts:
     """Counters since the engine started."""
 
-    steps: int = 0
-    """Passes after which turns went on."""
-    plain_steps: int = 0
-    """Of these, passes without drafts; 0 where the engine does not distinguish them."""
-    rows: int = 0
-    """Turns that sampled in a pass, summed over passes."""
-    tokens: int = 0
-    """Their tokens that are committed to the store."""
-    verified: int = 0
-    """Tokens that the engine ran the model over for them, padding included; 0 where it does not report it."""
-    drafted: int = 0
-    """Draft tokens verified."""
-    accepted: int = 0
-    """Of these, tokens that the policy sampled itself."""
-    draft_seconds: float = 0.0
-    """Wall time spent on drafts and on updating the store, seconds."""
-    idle_seconds: float = 0.0
-    """The part of ``seconds`` in which the device waited for drafts, seconds."""
-    seconds: float = 0.0
-    """Wall time of the engine's steps, seconds: from one pass to the next while a turn goes on."""
+    steps: int = 0  #: passes after which some turn continued
+    plain_steps: int = 0  #: passes among them without drafts; 0 if the engine does not distinguish
+    rows: int = 0  #: turns that sampled in a pass, summed over passes
+    tokens: int = 0  #: their tokens committed to the store
+    verified: int = 0  #: tokens that the model ran over for them, padding included; 0 if not reported
+    drafted: int = 0  #: draft tokens verified
+    accepted: int = 0  #: draft tokens that the policy itself sampled
+    draft_seconds: float = 0.0  #: wall time of drafting and of updating the store
+    idle_seconds: float = 0.0  #: part of ``seconds`` in which the device waited for drafts
+    seconds: float = 0.0  #: wall time of steps, from one pass to the next while a turn continues
 
     def to_dict(self) -> dict[str, float]:
-        """As JSON values."""
         return asdict(self)
 
 
 @dataclass(slots=True, kw_only=True)
 class DraftingSession:
-    """Begins, drafts, drafts, commits, ends and counts the turns of one engine, or of one rank of it."""
+    """Begins, drafts, commits, ends and counts the turns of one engine, or of one rank of it."""
 
-    forest: SpecForest | None
-    """The store; without one nothing is drafted."""
+    forest: SpecForest | None  #: the draft store; ``None`` drafts nothing
     counts: DraftCounts = field(default_factory=DraftCounts)
-    """Counters so far."""
+    #: sampled tokens of live turns that are not committed to the store yet
     _held: dict[DraftTurn, list[int]] = field(default_factory=dict)
-    """Sampled tokens of live turns not committed to the store yet."""
     _held_steps: int = 0
     _marked: float = 0.0
     _waited: float = 0.0
@@ -95,11 +75,9 @@ class DraftingSession:
     def begin(
         self, turns: Sequence[DraftTurn], states: Sequence[DialogueState], prompts: Sequence[Sequence[int]]
     ) -> None:
-        """Register turns with the store, with their prompts: a turn is drafted from its own dialogue too.
+        """Register turns without a handle with the store; a turn is drafted from its own prompt too.
 
-        Args:
-            turns: Turns without a handle.
-            prompts: Token ids of each turn's prompt.
+        ``prompts`` has the token ids of each turn's prompt.
         """
         if self.forest is None or not turns:
             return
@@ -112,45 +90,34 @@ class DraftingSession:
         turns: Sequence[DraftTurn],
         *,
         max_nodes: int,
-        room: Sequence[int],
+        max_depths: Sequence[int],
         min_probability: float,
         chain: bool = False,
         total_nodes: int | None = None,
     ) -> DraftBatch:
-        """Drafts of the store.
+        """Return drafts of the store, one tree per row, empty if nothing is allowed.
 
-        Args:
-            turns: Begun turns, shape (rows,).
-            max_nodes: Most nodes of a row.
-            room: Greatest depth of each row, shape (rows,).
-            min_probability: Estimated acceptance below which a node is left out.
-            chain: One child per node.
-            total_nodes: Most nodes of all rows together; ``None`` does not bound them.
-
-        Returns:
-            One tree a row; empty ones without a store, or where nothing is allowed.
+        ``max_nodes`` and ``max_depths`` bound each row, ``total_nodes`` bounds all rows together. Nodes with an
+        estimated acceptance below ``min_probability`` are left out. ``chain`` allows one child per node.
         """
         if self.forest is None or not turns or total_nodes == 0:
             return DraftBatch.empty(len(turns))
-        self._tell(list(self._held))  # drafts go on from the latest tokens, of siblings too
+        self._flush(list(self._held))  # drafts continue the latest tokens, and copy from siblings' latest ones
         batch = self.forest.draft(
             _handles(turns),
             max_nodes=max_nodes,
-            room=room,
+            max_depths=max_depths,
             min_probability=min_probability,
             chain=chain,
             total_nodes=total_nodes,
         )
-        self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
+        self._held_steps = HELD_STEPS  # the store learns from the tokens right after a draft: flush them at once
         return batch
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
-        """Append sampled tokens to turns. The store takes them before it drafts, before their turn ends, and after
-        some steps without either; of turns without a handle it does not.
+        """Append the tokens sampled since the last call to turns, one sequence per row.
 
-        Args:
-            turns: Turns, shape (rows,).
-            tokens: Sampled since the last call, one sequence a row.
+        The store gets them before it drafts, before their turn ends, or after ``HELD_STEPS`` steps without either.
         """
         for turn, sampled in zip(turns, tokens, strict=True):
             if turn.handle is not None and sampled:
@@ -159,36 +126,29 @@ class DraftingSession:
             turn.advance(sampled)
         self._held_steps += 1
         if self._held_steps > HELD_STEPS:
-            self._tell(list(self._held))
+            self._flush(list(self._held))
             self._held_steps = 0
 
     def end(self, turns: Sequence[DraftTurn], *, keep: bool) -> None:
-        """Finish turns; those without a handle are ignored.
-
-        Args:
-            turns: Turns, shape (rows,).
-            keep: Whether their tokens may draft others.
-        """
+        """End turns; their tokens may draft others if ``keep``. Turns without a handle are ignored."""
         live = [turn for turn in turns if turn.handle is not None]
         if self.forest is not None and live:
-            self._tell([turn for turn in live if turn in self._held])
+            self._flush([turn for turn in live if turn in self._held])
             self.forest.end(_handles(live), keep=keep)
         for turn in live:
             turn.handle = None
 
-    def _tell(self, turns: list[DraftTurn]) -> None:
-        """Tell the store of the tokens held of ``turns``."""
+    def _flush(self, turns: list[DraftTurn]) -> None:
         sampled = [self._held.pop(turn) for turn in turns]
         if self.forest is not None and sampled:
             self.forest.commit(_handles(turns), sampled)
 
     @contextmanager
     def timed(self, *, waits: bool = True) -> Iterator[float]:
-        """Count the seconds of the block as spent on drafts; without a store none are. It is given the time at which
-        it began.
+        """Count the seconds of the block as drafting time, if there is a store, and yield the start time.
 
         Args:
-            waits: Whether the device waits for the block; else for what ``waited`` counts of it alone.
+            waits: Whether the device waits for the block; if not, only ``waited`` counts its waits.
         """
         began = time.perf_counter()
         yield began
@@ -200,16 +160,16 @@ class DraftingSession:
 
     @contextmanager
     def waited(self) -> Iterator[None]:
-        """Count the seconds of the block as a wait of the device for drafts that another thread makes."""
+        """Count the seconds of the block as a wait of the device for drafts that another thread computes."""
         began = time.perf_counter()
         yield
         self._waited += time.perf_counter() - began
 
     def mark_step(self, now: float, *, went_on: bool) -> None:
-        """Count the time since the last call as a step of the engine, with the waits for drafts in it.
+        """Count the time since the last call as an engine step, with its waits for drafts.
 
         Args:
-            went_on: Whether a turn was live all that time; else the engine may have had nothing to do.
+            went_on: Whether a turn was live all that time; otherwise the engine may have been idle.
         """
         if went_on:
             self.counts.seconds += now - self._marked

@@ -1,8 +1,8 @@
 """Default bounds of a step's drafts: of all requests together on an accelerator, and the length of each.
 
-Verification makes several float32 tensors like the logits, one row a token: at a
-vocabulary of 151,936 each takes 1.2 GB for 2,048 tokens, and 256 requests with drafts of
-8 would have 2,304. Engines do not count that when they divide an accelerator's memory.
+Verification allocates several float32 tensors of the logits' size, one row per token: at a vocabulary of 151,936
+each takes 1.2 GB for 2,048 tokens, and 256 requests with drafts of 8 would have 2,304. Engines do not count these
+tensors when they divide an accelerator's memory.
 """
 
 from __future__ import annotations
@@ -12,24 +12,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-VERIFIED = 2048
-"""Tokens of a step, the last sampled one of each request included."""
-_SHORTEST = 8
-"""Length that every request may have, however many run."""
+VERIFIED = 2048  #: tokens of a step, including the last sampled one of each request
+_SHORTEST = 8  #: draft length that every request may have, however many run
+#: sum of the draft lengths up to which drafts are longer. On recorded dialogues drafts are half as long as allowed
+#: (``benchmarks/store.py --only lengths``): about 256 tokens are verified, in which time an accelerator is mostly
+#: reading weights (estimated, not measured)
 _TOGETHER = 512
-"""Lengths of all requests together up to which they are longer. On recorded dialogues drafts are half as long as they
-may be (``benchmarks/store.py --only lengths``): about 256 tokens are verified, in which time an accelerator is mostly
-reading weights (estimated, not measured)."""
-FREE = 256
-"""Tokens of a step up to which an accelerator mostly reads weights, so that places without a draft cost nothing."""
+FREE = 256  #: tokens of a step up to which an accelerator mostly reads weights, so that padding costs nothing
 
 
 def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int:
-    """Most draft tokens of all requests together in one step.
+    """Return the maximum draft tokens of all requests together in one step.
 
     Args:
-        given: The setting; ``None`` is the default: on an accelerator what ``VERIFIED`` leaves, on the CPU no bound.
-        most: What the engine's other limits allow.
+        given: The setting; ``None`` is what ``VERIFIED`` leaves on an accelerator, and no bound on the CPU.
+        most: Bound by the engine's other limits.
 
     >>> most_drafted(None, 256, device="cuda", most=2304), most_drafted(None, 16, device="cuda", most=128)
     (1792, 128)
@@ -41,9 +38,9 @@ def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int
 
 
 def draft_length(rows: int, longest: int) -> int:
-    """Greatest length of a draft in a step of ``rows`` requests, where the engine's own limit is ``longest``.
+    """Return the maximum draft length in a step of ``rows`` requests, at most the engine's limit ``longest``.
 
-    Long drafts pay for few requests: for them a step takes about as long with 32 tokens as with 8.
+    Long drafts pay for few requests, for which a step of 32 tokens takes about as long as one of 8.
 
     >>> [draft_length(rows, 32) for rows in (0, 1, 16, 24, 64, 256)]
     [32, 32, 32, 21, 8, 8]
@@ -54,16 +51,16 @@ def draft_length(rows: int, longest: int) -> int:
 
 
 def common_length(lengths: NDArray[np.int32], choices: Sequence[int], most: int) -> int:
-    """Length that all drafts of a step get where its graphs are for drafts of one length; shorter ones are filled up.
+    """Return the common length that all drafts of a step are padded to, for graphs of one draft length.
 
-    It is no longer than it has to be, nor than ``draft_length`` allows. A quarter of the places are drafts, unless all
-    places are free: a request-step takes about ten times as long as one more token in it (estimated, not measured), so
-    more than that would cost what the drafts gain.
+    It is the shortest that fits, within ``draft_length``. At least a quarter of the padded positions must be drafts,
+    unless the step is free: a request-step takes about ten times as long as one more token in it (estimated, not
+    measured), so more padding would cost what the drafts gain.
 
     Args:
         lengths: Tokens of each draft, shape (rows,).
-        choices: Lengths to choose from beside 0, ascending.
-        most: Most tokens of all drafts together.
+        choices: Lengths to choose from besides 0, ascending.
+        most: Maximum tokens of all drafts together.
 
     >>> few, many = np.array([1, 2, 7, 0]), np.array([8] * 50 + [0] * 206)
     >>> common_length(few, [2, 4, 8], most=32), common_length(few, [2, 4, 8], most=16)

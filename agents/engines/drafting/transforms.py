@@ -1,8 +1,6 @@
-"""Sampling transforms: from logits to the distribution that a token is drawn from.
+"""Sampling transforms in PyTorch: temperature, min-p, top-k, top-p, in this order and with vLLM's meanings.
 
-Penalties, temperature, min-p, top-k, top-p, in that order and with vLLM's
-meanings; temperature 0 keeps only the most probable token. The reference in
-NumPy is ``turntree.spec_tree.rules.transforms``.
+Temperature 0 keeps only the most probable token. ``turntree.spec_tree.rules.transforms`` is the NumPy reference.
 """
 
 from __future__ import annotations
@@ -19,24 +17,17 @@ from turntree.agents.engines.protocol import Sampling
 class Transforms(NamedTuple):
     """Sampling parameters of each row, tensors of shape (rows,); penalties are ``Penalties``."""
 
-    temperature: Tensor
-    """0 is greedy."""
-    top_k: Tensor
-    """int64, -1 keeps all."""
-    top_p: Tensor
-    """1 keeps all."""
-    min_p: Tensor
-    """0 keeps all."""
-    greedy: bool
-    """Whether some row is greedy."""
-    sorts: bool
-    """Whether some row uses top-k or top-p."""
-    floors: bool
-    """Whether some row uses min-p."""
+    temperature: Tensor  #: 0 is greedy
+    top_k: Tensor  #: int64, -1 keeps all
+    top_p: Tensor  #: 1 keeps all
+    min_p: Tensor  #: 0 keeps all
+    greedy: bool  #: some row is greedy
+    sorts: bool  #: some row uses top-k or top-p
+    floors: bool  #: some row uses min-p
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], like: Tensor) -> Transforms:
-        """The parameters of some requests, on the device and with the dtype of ``like``."""
+        """Return the parameters of some requests, on the device and with the dtype of ``like``."""
         device, dtype = like.device, like.dtype
         return cls(
             temperature=torch.tensor([s.temperature for s in samplings], dtype=dtype, device=device),
@@ -49,19 +40,17 @@ class Transforms(NamedTuple):
         )
 
     def at(self, rows: Tensor) -> Transforms:
-        """The parameters of the given rows, index tensor of shape (n,)."""
         return self._replace(
             temperature=self.temperature[rows], top_k=self.top_k[rows], top_p=self.top_p[rows], min_p=self.min_p[rows]
         )
 
     @property
     def tempers_alone(self) -> bool:
-        """Whether temperature is the only transform of every row."""
         return not (self.greedy or self.sorts or self.floors)
 
 
 def tempered(logits: Tensor, transforms: Transforms) -> Tensor:
-    """Logits over the temperature (1 where it is greedy), shape (rows, vocabulary)."""
+    """Return logits over the temperature (1 if greedy), shape (rows, vocabulary)."""
     temperature = transforms.temperature
     if transforms.greedy:
         temperature = temperature.where(temperature > 0, 1)
@@ -69,10 +58,9 @@ def tempered(logits: Tensor, transforms: Transforms) -> Tensor:
 
 
 def transform(logits: Tensor, transforms: Transforms) -> Tensor:
-    """Logits whose softmax is the distribution that a token is drawn from, minus infinity where it is zero.
+    """Return logits whose softmax is the distribution to draw from, minus infinity where it is zero.
 
-    Args:
-        logits: After penalties, float32 or float64, shape (rows, vocabulary).
+    ``logits`` are float32 or float64 after penalties, shape (rows, vocabulary).
     """
     scaled = tempered(logits, transforms)
     if transforms.floors:
@@ -89,7 +77,7 @@ def transform(logits: Tensor, transforms: Transforms) -> Tensor:
 
 
 def _kept(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Tokens that top-k and top-p keep, shape (rows, vocabulary); the token that crosses ``top_p`` stays."""
+    # the token that crosses ``top_p`` stays
     probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
     limit = torch.where(top_k > 0, top_k, logits.shape[-1])[:, None]

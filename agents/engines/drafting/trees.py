@@ -1,8 +1,9 @@
-"""Operations on a batch of drafts: spreading and selecting rows, and prepending drafts."""
+"""Operations on a batch of drafts: spread and select rows, and prepend turn-level drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +14,16 @@ Ints = NDArray[np.int64]
 
 
 def spread(draft: DraftBatch, at: Sequence[int], rows: int) -> DraftBatch:
-    """The same trees as rows ``at`` of ``rows`` rows; the others have none."""
+    """Return the same trees as the rows ``at`` of ``rows`` rows; the other rows are empty."""
     if len(at) == rows:
         return draft
     counts = np.zeros(rows, np.int64)
     counts[np.asarray(at, np.int64)] = np.diff(draft.offsets)
-    return _with_counts(draft, counts)
+    return replace(draft, offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
 
 
 def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
-    """The trees of some rows, in ascending order."""
+    """Return the trees of some rows, in ascending order."""
     counts = np.diff(draft.offsets)
     if len(rows) == draft.rows:
         return draft
@@ -39,7 +40,7 @@ def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
 
 
 def within(draft: DraftBatch, vocabulary: int) -> DraftBatch:
-    """The same trees, those with tokens beyond a vocabulary of so many left out."""
+    """Return the same trees without those that have a token outside of the vocabulary."""
     beyond = draft.tokens >= vocabulary
     if not beyond.any():
         return draft
@@ -50,7 +51,7 @@ def within(draft: DraftBatch, vocabulary: int) -> DraftBatch:
 
 
 def with_turn_drafts(draft: DraftBatch, turn_drafts: Sequence[Sequence[int]]) -> DraftBatch:
-    """Each row's draft as a chain, followed by the nodes of its tree that are not on the chain."""
+    """Return each row's turn-level draft as a chain, followed by its tree's nodes that are not on the chain."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
@@ -62,14 +63,15 @@ def with_turn_drafts(draft: DraftBatch, turn_drafts: Sequence[Sequence[int]]) ->
         parents += range(-1, len(turn_draft) - 1)
         depths += range(1, len(turn_draft) + 1)
         probabilities += [1.0] * len(turn_draft)
-        place = {-1: -1}
+        # Index of each node of the tree in the combined draft; nodes that repeat the chain map onto it.
+        index = {-1: -1}
         for node in range(int(draft.offsets[b]), int(draft.offsets[b + 1])):
             token, depth = int(draft.tokens[node]), int(draft.depths[node])
-            above = place[int(draft.parents[node])]
+            above = index[int(draft.parents[node])]
             if above == depth - 2 and depth <= len(turn_draft) and turn_draft[depth - 1] == token:
-                place[node - int(draft.offsets[b])] = depth - 1
+                index[node - int(draft.offsets[b])] = depth - 1
                 continue
-            place[node - int(draft.offsets[b])] = len(tokens) - start
+            index[node - int(draft.offsets[b])] = len(tokens) - start
             tokens.append(token)
             parents.append(above)
             depths.append(depth)
@@ -80,15 +82,5 @@ def with_turn_drafts(draft: DraftBatch, turn_drafts: Sequence[Sequence[int]]) ->
         parents=np.array(parents, np.int32),
         depths=np.array(depths, np.int32),
         probabilities=np.array(probabilities, np.float32),
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-    )
-
-
-def _with_counts(draft: DraftBatch, counts: Ints) -> DraftBatch:
-    return DraftBatch(
-        tokens=draft.tokens,
-        parents=draft.parents,
-        depths=draft.depths,
-        probabilities=draft.probabilities,
         offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
     )

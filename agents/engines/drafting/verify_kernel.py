@@ -1,15 +1,14 @@
 """A step's draws and their verification as Triton kernels: from the logits to tokens and log-probabilities.
 
 ``draw_rows`` draws a token at each row of logits: the winner of ``race_kernel``'s race after the request's
-temperature, or the most probable token of a greedy request. In the same read of the row it sums
-exp(logit), which gives the winner's log-probability. Where there are few rows, several programs read a row, so that
-the whole device works on it. ``match_rows`` keeps of each request the winners that
-agree with its draft and the one after them. No row of probabilities is written, and nothing is drawn twice.
+temperature, or the most probable token of a greedy request. The same read of the row sums exp(logit), which gives
+the winner's log-probability. With few rows, several programs share a row, so that the whole device works.
+``match_rows`` keeps each request's winners that agree with its draft, and the one after them.
 
-Invariant: the winners are those of ``race_kernel.race_rows`` of the logits in float32, divided by the temperature.
-One compiled variant for a model's logits serves every step: no number that changes from step to step specialises it.
+The winners are those of ``race_kernel.race_rows`` on float32 logits divided by the temperature. One compiled variant
+per model serves every step: numbers that change between steps are not specialised.
 
-Not here: top-k, top-p, penalties and masks, and which requests have none (``agents/engines/vllm/drawing``).
+Not covered: top-k, top-p, penalties and masks; ``agents/engines/vllm/drawing`` selects the requests without them.
 """
 
 from __future__ import annotations
@@ -21,81 +20,81 @@ from torch import Tensor
 
 from turntree.agents.engines.drafting.race_kernel import BLOCK, LOWEST, race_block, stream
 
-_GREEDY = tl.constexpr(1e-5)
-"""Temperature below which the most probable token is taken, as in vLLM."""
-_AT_ONCE = 32
-"""Tokens of a request that are compared at once."""
-PROGRAMS = 512
-"""A row's vocabulary is split among programs up to so many in all, about four on each processor of an H100."""
+_GREEDY = tl.constexpr(1e-5)  #: temperature below which the most probable token is taken, as in vLLM
+_AT_ONCE = 32  #: tokens of a request that are compared at once
+PROGRAMS = 512  #: maximum programs that share the rows, about four per multiprocessor of an H100
 _VARYING = ("parts", "rows", "ends", "positions", "indices", "shift", "count", "all_rows", "drafted", "split", "length")
 
 
+@triton.jit
+def _read_part(logits, begin, first, last, size, temperature, BLOCK: tl.constexpr):
+    # One program's blocks of a row: the earliest clock and its token, the highest logit, the sum of
+    # exp(logit - highest), and for greedy requests the number of logits equal to the highest.
+    greedy = temperature < _GREEDY
+    divisor = tl.where(greedy, 1.0, temperature)
+    earliest = tl.full((), float("inf"), tl.float64)
+    winner = first.to(tl.int64) * BLOCK
+    highest = tl.full((), LOWEST, tl.float32)
+    total = tl.full((), 0.0, tl.float64)
+    alike = tl.full((), 0, tl.int32)
+    for block in range(first, last):
+        start = block * BLOCK
+        tokens = start + tl.arange(0, BLOCK)
+        read = tl.load(logits + tokens, mask=tokens < size, other=float("-inf"))
+        value = read.to(tl.float32)
+        if divisor != 1.0:
+            value = tl.div_rn(value, divisor)
+        most = tl.max(value, 0)
+        if most > highest:
+            # Clocks and the sum are relative to weights exp(logit - highest so far): rescale both when it grows.
+            grown = tl.exp(most.to(tl.float64) - highest.to(tl.float64))
+            earliest = earliest * grown
+            total = total / grown
+            highest = most
+            if greedy:
+                winner = start + tl.argmax(value, 0).to(tl.int64)
+                # A constant clock: ``_merge`` rescales it by the highest logits, so the part with the highest one wins.
+                earliest = tl.full((), 1.0, tl.float64)
+                alike = tl.full((), 0, tl.int32)
+        weights = tl.exp(value - highest)
+        total += tl.sum(weights, 0).to(tl.float64)
+        if greedy:
+            alike += tl.sum((value == highest).to(tl.int32), 0)
+        else:
+            bound = weights.to(tl.float64)
+            earliest, winner = race_block(begin, start, tokens, value, highest, bound, earliest, winner, True)
+    return earliest, winner, highest, total, alike
+
+
+# Program (request, step, part): one part of the vocabulary at the request's ``step``-th row. ``parts`` gets six planes
+# of shape (split, all_rows), float64: clock, highest logit, sum, the winner's logit, the winner, equal logits.
 @triton.jit(do_not_specialize=_VARYING, do_not_specialize_on_alignment=_VARYING)
 def _draw(
-    values,
-    parts,
-    rows,
-    ends,
-    positions,
-    indices,
-    shift,
-    count,
-    all_rows,
-    drafted,
-    split,
-    length,
-    stride,
-    size,
+    values, parts, rows, ends, positions, indices, shift, count, all_rows, drafted, split, length, stride, size,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     request, step, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     row, end = request, request + 1
     if drafted:
         row = tl.load(ends + request - 1, mask=request > 0, other=0).to(tl.int64) + step
         end = tl.load(ends + request).to(tl.int64)
+    # Requests have different numbers of rows: the grid is as wide as the longest draft.
     if row < end:
-        place = tl.load(positions + tl.load(indices + row).to(tl.int64) + shift).to(tl.int64) + 1
+        # The drawn token comes one position after the token whose logits these are.
+        position = tl.load(positions + tl.load(indices + row).to(tl.int64) + shift).to(tl.int64) + 1
         seed = tl.load(rows + request).to(tl.uint64, bitcast=True)
-        begin = stream(seed, (place + tl.load(rows + count + request)).to(tl.uint64))
+        begin = stream(seed, (position + tl.load(rows + count + request)).to(tl.uint64))
         temperature = tl.load(rows + 2 * count + request).to(tl.float64, bitcast=True).to(tl.float32)
-        greedy = temperature < _GREEDY
-        divisor = tl.where(greedy, 1.0, temperature)
-        earliest = tl.full((), float("inf"), tl.float64)
-        winner = (part * length).to(tl.int64) * BLOCK
-        highest = tl.full((), LOWEST, tl.float32)
-        total = tl.full((), 0.0, tl.float64)
-        alike = tl.full((), 0, tl.int32)
-        for block in range(part * length, tl.minimum((part + 1) * length, tl.cdiv(size, BLOCK))):
-            start = block * BLOCK
-            tokens = start + tl.arange(0, BLOCK)
-            read = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf"))
-            value = read.to(tl.float32)
-            if divisor != 1.0:
-                value = tl.div_rn(value, divisor)
-            most = tl.max(value, 0)
-            if most > highest:
-                # Clocks and the sum are those of weights exp(logit - highest so far), of which the largest is 1.
-                grown = tl.exp(most.to(tl.float64) - highest.to(tl.float64))
-                earliest = earliest * grown
-                total = total / grown
-                highest = most
-                if greedy:
-                    winner = start + tl.argmax(value, 0).to(tl.int64)
-                    earliest = tl.full((), 1.0, tl.float64)  # between parts the one with the highest logit wins
-                    alike = tl.full((), 0, tl.int32)
-            weights = tl.exp(value - highest)
-            total += tl.sum(weights, 0).to(tl.float64)
-            if greedy:
-                alike += tl.sum((value == highest).to(tl.int32), 0)
-            else:
-                bound = weights.to(tl.float64)
-                earliest, winner = race_block(begin, start, tokens, value, highest, bound, earliest, winner, True)
-        chosen = tl.load(values + row * stride + winner).to(tl.float32)
+        first, last = part * length, tl.minimum((part + 1) * length, tl.cdiv(size, BLOCK))
+        logits = values + row * stride
+        earliest, winner, highest, total, alike = _read_part(logits, begin, first, last, size, temperature, BLOCK)
+        chosen = tl.load(logits + winner).to(tl.float32)
         found = parts + part * all_rows + row
         plane = split * all_rows
         tl.store(found, earliest)
         tl.store(found + plane, highest.to(tl.float64))
         tl.store(found + 2 * plane, total)
+        divisor = tl.where(temperature < _GREEDY, 1.0, temperature)
         tl.store(found + 3 * plane, tl.div_rn(chosen, divisor).to(tl.float64))
         tl.store(found + 4 * plane, winner.to(tl.float64))
         tl.store(found + 5 * plane, alike.to(tl.float64))
@@ -117,6 +116,7 @@ def _merge(parts, found, all_rows, split, AT_ONCE: tl.constexpr):
     chosen = tl.full((AT_ONCE,), float("-inf"), tl.float64)
     winner = tl.full((AT_ONCE,), 0.0, tl.float64)
     alike = tl.full((AT_ONCE,), 0.0, tl.float64)
+    # Each part's clock and sum are relative to its own highest logit: rescale them to the row's highest.
     for part in range(0, split):
         at = parts + part * all_rows + row
         its_highest = tl.load(at + plane, mask=own, other=LOWEST)
@@ -146,17 +146,17 @@ def _match(found, drafts, ends, out, all_rows, width, AT_ONCE: tl.constexpr):
     for start in range(0, width, AT_ONCE):
         steps = start + tl.arange(0, AT_ONCE)
         own = steps <= length
-        # Before this request's rows there are one more of each earlier request's than it has drafted tokens.
+        # Each earlier request has one row more than drafted tokens, hence ``first - request``.
         draft = tl.load(drafts + (first - request) + steps, mask=steps < length, other=-1).to(tl.int32)
         token = tl.load(found + first + steps, mask=own, other=-1)
         kept = tl.minimum(kept, tl.min(tl.where((token == draft) & own, length, steps.to(tl.int64)), 0))
         stays = steps <= kept
-        place = request * width + steps
+        target = request * width + steps
         inside = steps < width
-        tl.store(out + place, tl.where(stays, token, -1), mask=inside)
+        tl.store(out + target, tl.where(stays, token, -1), mask=inside)
         for plane in range(1, 3):
             number = tl.load(found + plane * all_rows + first + steps, mask=stays & own, other=0)
-            tl.store(out + plane * requests * width + place, number, mask=inside)
+            tl.store(out + plane * requests * width + target, number, mask=inside)
 
 
 def draw_rows(
@@ -173,15 +173,15 @@ def draw_rows(
 
     Args:
         logits: Before temperature, float32, float16 or bfloat16, shape (rows, vocabulary).
-        rows: Of the requests, int64: bits of the seed; what gives a token's position in the turn, added to that in
-            its sequence; bits of the temperature in float64. Shape (3, requests).
+        rows: Per request, int64, shape (3, requests): bits of the seed; offset from a token's position in the sequence
+            to its position in the turn; bits of the float64 temperature.
         positions: Position in its sequence of each token of the pass, int64, shape (tokens,).
-        indices: Of the tokens whose logits these are, in ``positions``, less ``shift``, shape (rows,).
-        ends: End of each request's rows, shape (requests,); ``None`` where each has one.
+        indices: Indices into ``positions`` of the tokens with these logits, less ``shift``, shape (rows,).
+        ends: End of each request's rows, shape (requests,); ``None`` if each has one row.
 
     Returns:
-        int32, shape (3, rows): the tokens, the bits of their log-probabilities in float32, and for greedy requests the
-        number of logits that are not below theirs (0 for others).
+        int32, shape (3, rows): tokens, bits of their float32 log-probabilities, and for greedy requests the number of
+        logits not below theirs (0 for others).
     """
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     (count, size), requests, device = logits.shape, rows.shape[1], logits.device
@@ -220,12 +220,12 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
     """Keep the tokens that agree with the drafts, and the one after them.
 
     Args:
-        found: As ``draw_rows`` returns it, shape (3, rows).
-        drafts: The requests' drafted tokens one after the other, shape (rows - requests,).
-        ends: End of each request's rows, one more than it has drafted tokens, shape (requests,).
+        found: Result of ``draw_rows``, shape (3, rows).
+        drafts: The requests' drafted tokens, concatenated, shape (rows - requests,).
+        ends: End of each request's rows, one more than its drafted tokens, shape (requests,).
 
     Returns:
-        int32, shape (3, requests, width): as ``found``; behind a request's last token -1, and 0 in the other planes.
+        int32, shape (3, requests, width): as ``found``; after a request's last token -1, and 0 in the other planes.
     """
     out = torch.empty((3, len(ends), width), dtype=torch.int32, device=found.device)
     if len(ends):
@@ -234,10 +234,10 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
 
 
 def warm_up(logits: Tensor) -> None:
-    """Compile the kernels for logits like these, of at least one row, so that no step waits for that."""
+    """Compile the kernels for logits like these, of at least one row, so that no step waits for it."""
     device = logits.device
     one = torch.ones(1, dtype=torch.int32, device=device)
     rows, positions = (torch.zeros(size, dtype=torch.int64, device=device) for size in ((3, 1), (1,)))
-    for indices in (one, one.long()):  # vLLM's are int32 in steps without drafts, and int64 in those with some
+    for indices in (one, one.long()):  # vLLM's indices are int32 in steps without drafts, else int64
         found = draw_rows(logits[:1], rows, positions, indices, shift=-1, ends=one)
     match_rows(found, one[:0], one, 1)

@@ -1,4 +1,4 @@
-"""The local engine: PyTorch, any Hugging Face decoder, CPU or GPU. Its settings are read without PyTorch."""
+"""The local engine: PyTorch, any Hugging Face decoder, CPU or GPU. Its settings load without PyTorch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Settings of the local engine."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -12,20 +10,22 @@ class Speculation:
     """Settings of drafting. None of them changes what is sampled."""
 
     max_nodes: int = 8
-    """Most draft nodes of one request in one step."""
+    """Maximum draft nodes of one request in one step."""
     max_depth: int = 8
-    """Greatest depth of a draft."""
+    """Maximum depth of a draft."""
     min_probability: float = 0.05
-    """A node is verified if the store's estimate that its whole path is accepted reaches this probability. An adaptive
-    engine chooses its threshold from here up; a low one is best for few requests at once."""
+    """Minimum estimated probability of the whole path to a node.
+
+    An adaptive engine chooses its threshold from here up. A low value is best for few concurrent requests."""
     chain: bool = False
     """Draft one continuation instead of a tree."""
     max_step_nodes: int | None = None
-    """Most draft nodes of all requests together in one step; ``None`` bounds them on an accelerator alone: 2,048
-    tokens with the last sampled one of each request (``drafting.step_bound``), for the memory of their logits."""
+    """Maximum draft nodes of all requests in one step.
+
+    ``None`` bounds only accelerators, for the memory of the logits: 2,048 tokens, including the last sampled token
+    of each request (``drafting.step_bound``)."""
     adaptive: bool = True
-    """Verify the drafts that give the most tokens per second by the engine's own measured steps: fewer than the
-    settings above allow, or none."""
+    """Verify the drafts with the most tokens per second by measured steps: fewer than allowed above, or none."""
 
     def __post_init__(self) -> None:
         for name in ("max_nodes", "max_depth", "max_step_nodes"):
@@ -38,35 +38,30 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEngineConfig:
-    """Size and behaviour of a local engine."""
-
     max_batch: int = 32
-    """Requests that decode at once; more wait in a queue."""
+    """Requests that decode concurrently; more wait in a queue."""
     max_context: int = 1024
-    """Most tokens of prompt and response together."""
+    """Maximum tokens of prompt and response together."""
     parked_slots: int | None = None
-    """Finished turns whose keys and values are kept for the dialogue's next turn; ``None`` keeps as
-    many as ``max_batch``."""
+    """Finished turns whose keys and values are kept; ``None`` keeps as many as ``max_batch``."""
     precomputed_slots: int | None = None
-    """Precomputed requests that decode at once, among ``max_batch``; ``None`` is no further bound."""
+    """Precomputed requests that decode concurrently; ``None`` bounds them by ``max_batch`` only."""
     prefill_chunk: int = 1024
-    """Most prompt tokens of one request processed in one step."""
+    """Maximum prompt tokens of one request processed in one step."""
     dtype: str = "float32"
     """Dtype of weights and activations: float32, bfloat16, float16 or float64."""
     device: str = "cpu"
-    """Torch device, or ``auto``: a GPU where PyTorch sees one."""
+    """Torch device, or ``auto``: a GPU if PyTorch sees one."""
     memory_bytes: int | None = None
-    """Most memory of weights, keys and values together, bytes; ``None`` is no bound. What a step computes with comes
-    on top."""
+    """Maximum memory of weights, keys and values, bytes; activations come on top. ``None``: no bound."""
     speculation: Speculation | None = field(default_factory=Speculation)
     """Settings of drafting; ``None`` drafts nothing."""
     threads: int | None = None
     """Torch threads of the engine; ``None`` leaves torch's setting."""
     monitors: bool = True
-    """Sum up entropies and acceptance for the exactness monitors (``DraftStats.tested`` and the fields after it);
-    they stay 0 otherwise."""
+    """Compute the sums of the exactness monitors (``DraftStats.tested`` and later fields), else 0."""
     seed: int | None = None
-    """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
+    """Seeds the noise of requests without a seed; ``None`` is fresh entropy."""
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "max_context", "prefill_chunk"):
@@ -81,23 +76,21 @@ class LocalEngineConfig:
 
     @property
     def slots(self) -> int:
-        """Sequences whose keys and values fit in the cache."""
+        """Sequences whose keys and values fit into the cache."""
         return self.max_batch + (self.max_batch if self.parked_slots is None else self.parked_slots)
 
     @property
     def columns(self) -> int:
-        """Tokens of a slot, drafts included."""
+        """Tokens per slot, drafts included."""
         return self.max_context + (0 if self.speculation is None else self.speculation.max_nodes)
 
     def fitted(self, *, weights: int, token: int) -> LocalEngineConfig:
-        """These settings with as many slots as ``memory_bytes`` has room for; parked ones are given up first.
+        """Return these settings with as many slots as ``memory_bytes`` allows, dropping parked slots first.
 
-        Args:
-            weights: Size of the weights, bytes.
-            token: Size of the keys and values of one token, bytes.
+        ``weights`` is the size of the weights, ``token`` that of one token's keys and values, bytes.
 
         Raises:
-            ValueError: If there is no room for one slot.
+            ValueError: If not even one slot fits.
 
         Example:
             >>> config = LocalEngineConfig(max_batch=4, max_context=92, memory_bytes=1_000)

@@ -1,9 +1,8 @@
-"""The engine's loop body: one step of continuous batching, synchronous, on one thread.
+"""One step of continuous batching, synchronous, on one thread.
 
-A step admits waiting requests (``wait_queue``), gets drafts for all of them at once, runs the
-model once over everything new (prompts, last tokens, drafts, tokens to score)
-and keeps the tokens that the policy itself samples. Without speculation the
-draft is empty; nothing else differs.
+A step admits waiting requests, gets drafts for all of them at once, runs the model once over everything new
+(prompts, last tokens, drafts, tokens to score) and keeps the tokens that the policy itself samples. Without
+speculation the drafts are empty; nothing else differs.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.sampling import emit
 from turntree.agents.engines.local.scoring import score
-from turntree.agents.engines.local.slot_pool import SlotPool
+from turntree.agents.engines.local.slot_pool import SlotPool, WaitQueue
 from turntree.agents.engines.local.stats import EngineStats
-from turntree.agents.engines.local.wait_queue import WaitQueue
 from turntree.agents.engines.protocol import FinishReason
 from turntree.spec_tree.rules.verify import Verified
 
@@ -47,17 +45,14 @@ class EngineCore:
         self.forest = forest if config.speculation is not None else None
         self.stats = EngineStats()
         self.version = 0
-        self.asleep = False
-        """Whether the device's memory is given back; nothing runs then."""
+        self.asleep = False  #: the device's memory is released; nothing runs then
         self._drafter = Drafter(config, self.forest, self.stats, policy.vocabulary, policy.device.type)
-        self.cache = SlotCache(config.slots, config.columns)
-        """Keys and values."""
+        self.cache = SlotCache(config.slots, config.columns)  #: keys and values
         self._pool = SlotPool(self.cache)
         self._waiting = WaitQueue(config, self._pool)
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
         return not self.asleep and bool(len(self._waiting) or self.live)
 
     @property
@@ -66,7 +61,6 @@ class EngineCore:
         return self._pool.live
 
     def add(self, request: Request) -> None:
-        """Put a request in the queue."""
         self._waiting.add(request)
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], version: int | None) -> None:
@@ -79,40 +73,28 @@ class EngineCore:
                 request.start_over()
 
     def forget_prefixes(self) -> None:
-        """Drop all keys and values."""
         self._pool.forget()
 
     def sleep(self) -> None:
-        """Give the device's memory back: keys and values are dropped, weights wait in the host's memory."""
+        """Release the device's memory: keys and values are dropped, weights move to the host."""
         self.asleep = True
         self._pool.forget()
         self.cache.layers.clear()
         self.policy.leave_device()
 
     def wake(self) -> None:
-        """Take the weights back to the device, and go on."""
         self.policy.return_to_device()
         self.asleep = False
 
     def abort_all(self) -> int:
-        """End every request with the tokens that it has.
-
-        Returns:
-            Number of requests ended.
-        """
+        """End every request with its tokens so far and return their number."""
         return self._abort(lambda request: True)
 
     def abort_precomputed(self) -> int:
-        """End every precomputed request with the tokens that it has.
-
-        Returns:
-            Number of requests ended.
-        """
+        """End every precomputed request with its tokens so far and return their number."""
         return self._abort(lambda request: request.ahead)
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with the error of a failed step."""
-
         def broke(request: Request) -> bool:
             request.error = error
             return True
@@ -122,7 +104,6 @@ class EngineCore:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Run the model once, if there is anything to run."""
         began = time.perf_counter()
         self._abort(lambda request: request.cancelled)
         self._finish(self._waiting.preempted(), FinishReason.ABORT)
@@ -135,17 +116,16 @@ class EngineCore:
             self._drafter.learn(step.plan, step.verified, seconds)
 
     def _abort(self, ends: Callable[[Request], bool]) -> int:
-        """End the requests that ``ends`` selects, with the tokens that they have; returns their number."""
         requests = [*(r for r in self.live if ends(r)), *self._waiting.take(ends)]
         self._finish(requests, FinishReason.ABORT)
         return len(requests)
 
     def _run(self, rows: list[Request]) -> _Step | None:
-        """One pass; where it breaks, each request goes through one alone, and those at which that breaks, fail."""
+        # If the pass fails, each request gets its own pass. Only requests whose own pass fails end with an error.
         back = [request.mark() for request in rows]
         try:
             step = self._draw(rows)
-        except Exception as error:  # the boundary of a pass: one request's fault is none of the others'
+        except Exception as error:  # boundary of a pass: a faulty request must not fail the others
             for undo in back:
                 undo()
             if len(rows) > 1:
@@ -161,7 +141,6 @@ class EngineCore:
         return step
 
     def _draw(self, rows: list[Request]) -> _Step:
-        """Run the model, draw and score; nothing is committed to the store yet."""
         chunk = self.config.prefill_chunk
         left = np.array([r.pending for r in rows], np.int64)
         pending, ready = np.minimum(left, chunk), left <= chunk
@@ -208,13 +187,11 @@ class EngineCore:
     def _emit(
         self, drawing: list[Request], plan: StepPlan, at: Ints, turn_drafted: Ints, who: Ints, logits: Tensor
     ) -> Verified:
-        """Draw tokens for the rows ``at``."""
-        room = np.array([self._drafter.room(r) for r in drawing], np.int64)
+        token_limits = np.array([self._drafter.tokens_left(r) for r in drawing], np.int64)
         own = _logits_of(at, who, plan, logits)
-        return emit(drawing, select(plan.draft, at), turn_drafted[at], room, own, monitors=self.config.monitors)
+        return emit(drawing, select(plan.draft, at), turn_drafted[at], token_limits, own, monitors=self.config.monitors)
 
     def _settle(self, rows: list[Request], step: _Step) -> None:
-        """Tell the store what was drawn, and end what is over."""
         stopped, full = [], []
         if step.verified is not None:
             at, plan = step.drawing, step.plan
@@ -226,14 +203,14 @@ class EngineCore:
                 watched = request.ended_by_watch(tokens)
                 if watched or request.tokens[-1] in request.sampling.stop_token_ids:
                     stopped.append(request)
-                elif self._drafter.room(request) <= 0:
+                elif self._drafter.tokens_left(request) <= 0:
                     full.append(request)
         self._finish(stopped, FinishReason.STOP)
-        full += [rows[b] for b in step.scoring if self._drafter.room(rows[b]) <= 0]
+        full += [rows[b] for b in step.scoring if self._drafter.tokens_left(rows[b]) <= 0]
         self._finish(full, FinishReason.LENGTH)
 
     def _keep_path(self, slot: Ints, base: Ints, verified: Verified) -> None:
-        """Move the keys and values of accepted nodes to the columns that follow the row's tokens."""
+        # The keys and values of accepted nodes move to the columns right after the row's tokens.
         depth, row = np.nonzero(verified.path >= 0)
         node = verified.path[depth, row]
         moved = node != depth
@@ -269,22 +246,15 @@ class EngineCore:
 
 
 class _Step(NamedTuple):
-    """The results of one run of the model."""
-
     plan: StepPlan
-    """The forward pass."""
-    verified: Verified | None
-    """The drawn tokens, if any."""
-    turn_drafted: bool
-    """Whether it contained drafts of callers or tokens to score."""
-    drawing: Ints
-    """Rows that drew."""
-    scoring: Ints
-    """Rows that were scored."""
+    verified: Verified | None  #: the drawn tokens, if any
+    turn_drafted: bool  #: whether the step contained callers' drafts or tokens to score
+    drawing: Ints  #: rows that drew
+    scoring: Ints  #: rows that were scored
 
 
 def _logits_of(at: Ints, who: Ints, plan: StepPlan, logits: Tensor) -> Tensor:
-    """The logits of the rows ``at``, of those of ``who``."""
+    # ``logits`` holds the rows ``who``; return the logits of the rows ``at``.
     if len(at) == len(who):
         return logits
     counts = np.diff(plan.draft.offsets) + 1

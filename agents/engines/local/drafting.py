@@ -1,8 +1,6 @@
-"""Drafts of each request in a step: the caller's own draft, and a tree from the store beside it.
+"""Drafts of each request in a step: the caller's turn-level draft, and a tree from the draft store.
 
-Drafts change how many passes a turn takes, never its tokens. The store is told
-the sampled tokens, and the budget the cost and gain of a step. Scored requests
-"draft" the tokens that they score, and the store never sees them.
+Scored requests "draft" the tokens that they score, and the store never sees them.
 """
 
 from __future__ import annotations
@@ -30,22 +28,15 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-LOGITS = 1 << 26
-"""Most logits that the drafts of one step may need together."""
+LOGITS = 1 << 26  #: maximum logits that the drafts of one step may need together
 
 
 class Proposal(NamedTuple):
-    """The drafts of one step."""
-
-    draft: DraftBatch
-    """One tree per row."""
-    turn_drafted: Ints
-    """Number of leading nodes of each row that are the caller's draft, shape (rows,)."""
+    draft: DraftBatch  #: one tree per row
+    turn_drafted: Ints  #: leading nodes of each row that are the caller's draft, shape (rows,)
 
 
 class Drafter:
-    """Drafts of the requests of a step within the settings, through the drafting session of this engine."""
-
     def __init__(
         self, config: LocalEngineConfig, forest: SpecForest | None, stats: EngineStats, vocabulary: int, device: str
     ) -> None:
@@ -59,25 +50,28 @@ class Drafter:
         self._budget = DraftBudget(speculation.min_probability) if speculation is not None and adaptive else None
 
     def propose(self, rows: Sequence[Request], ready: NDArray[np.bool_]) -> Proposal:
-        """Drafts for the requests of a step.
+        """Return drafts for the requests of a step.
 
         Args:
             ready: Requests that draw in this step; the others still process their prompts, shape (rows,).
         """
         at = [b for b, request in enumerate(rows) if ready[b] and not request.scoring]
         draft = spread(self._from_store([rows[b] for b in at]), at, len(rows))
-        turn_drafts = self._guesses([r if now else None for r, now in zip(rows, ready, strict=True)])
+        turn_drafts = self._turn_drafts([r if now else None for r, now in zip(rows, ready, strict=True)])
         if not any(turn_drafts):
             return Proposal(draft, np.zeros(len(rows), np.int64))
-        return Proposal(with_turn_drafts(draft, turn_drafts), np.array([len(g) for g in turn_drafts], np.int64))
+        return Proposal(with_turn_drafts(draft, turn_drafts), np.array(list(map(len, turn_drafts)), np.int64))
 
-    def _guesses(self, rows: Sequence[Request | None]) -> list[list[int]]:
+    def _turn_drafts(self, rows: Sequence[Request | None]) -> list[list[int]]:
+        # Drafts of whole turns need one row of logits per token: share the bound among the requests that have one.
         share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.turn_draft) for r in rows))
         most = max(1, min(self._config.prefill_chunk, share))
-        return [r.turn_drafted(min(most, self.room(r) - 1)) if r is not None and r.turn_draft else [] for r in rows]
+        return [
+            r.turn_drafted(min(most, self.tokens_left(r) - 1)) if r is not None and r.turn_draft else [] for r in rows
+        ]
 
-    def room(self, request: Request) -> int:
-        """Tokens that a request may still sample, or positions that it still has to score."""
+    def tokens_left(self, request: Request) -> int:
+        """Return how many tokens a request may still sample, or positions it still has to score."""
         if request.scoring:
             return request.positions - request.scored
         most = min(len(request.prompt) + request.sampling.max_tokens, self._config.max_context)
@@ -98,31 +92,30 @@ class Drafter:
             draft = self._session.draft(
                 asking,
                 max_nodes=speculation.max_nodes,
-                room=[min(speculation.max_depth, self.room(r) - 1) for r in asking],
+                max_depths=[min(speculation.max_depth, self.tokens_left(r) - 1) for r in asking],
                 min_probability=allowed.min_probability,
                 chain=speculation.chain,
                 total_nodes=allowed.nodes,
             )
-        return within(draft, self._vocabulary)  # the store may have been filled elsewhere
+        return within(draft, self._vocabulary)  # imported turns may have tokens that this model does not know
 
     def commit(self, rows: Sequence[Request], tokens: Sequence[list[int]]) -> None:
-        """Report sampled tokens to the store."""
         with self._timed():
             self._session.commit(rows, tokens)
 
     def end(self, requests: Sequence[Request], *, keep: bool) -> None:
-        """End turns; ``keep`` tells whether their tokens may draft others."""
+        """End turns; their tokens may draft others if ``keep``."""
         self._session.end(requests, keep=keep)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
         with self._session.timed():
             yield
-        # Nothing runs on the device meanwhile: drafts come before the pass, and the store takes drawn tokens alone.
+        # The device is idle meanwhile: drafts come before the pass, and commits after its tokens are drawn.
         self._stats.draft_seconds = self._stats.draft_idle_seconds = self._session.counts.draft_seconds
 
     def learn(self, step: StepPlan, verified: Verified, seconds: float) -> None:
-        """Report to the budget the cost and gain of a step with store drafts; steps of mostly prompts tell little."""
+        # Steps that are mostly prompts say little about drafts.
         draft, rows = step.draft, len(step.slot)
         if self._budget is None or len(verified.emitted) < rows:
             return

@@ -1,7 +1,7 @@
 """``LocalEngine``: the asynchronous interface of the core, which runs on its own thread.
 
-Invariant: only that thread touches the model, the cache and the requests; the
-callers submit work through one inbox and get futures back.
+Only that thread touches the model, the cache and the requests. Callers submit work through one inbox and get
+futures back.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.local.checks import checked
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.local.request import Request, checked
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.errors import EngineAborted
@@ -55,11 +54,11 @@ class LocalEngine:
 
         Args:
             model: A ``transformers`` causal language model, taken over by the engine.
-            forest: The store that drafts, or the settings of one that is created if ``config`` enables speculation;
-                a created store also knows the model's own end tokens.
+            forest: The draft store, or the settings of a new one if ``config`` enables speculation. A new store also
+                knows the model's own end tokens.
 
         Raises:
-            ValueError: If the model has fewer positions than ``config.max_context``, or the store's turns are of
+            ValueError: If the model has fewer positions than ``config.max_context``, or the store's turns are from
                 another tokenizer.
         """
         policy = model if isinstance(model, Policy) else Policy(model)
@@ -91,27 +90,26 @@ class LocalEngine:
         config: LocalEngineConfig | None = None,
         forest: SpecForest | ForestConfig | None = None,
     ) -> LocalEngine:
-        """Load a model from a directory or a Hugging Face id and start an engine around it."""
+        """Load a model from a directory or a Hugging Face id and start an engine with it."""
         config = config or LocalEngineConfig()
         return cls(Policy.load(path, dtype=config.dtype, device=config.device), config=config, forest=forest)
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        The request's draft is verified a prefill chunk at a time, beside the store's drafts; tokens after its first
-        stop token or beyond the turn's limit are ignored. A turn sampled with the same seed, under whatever weights,
-        is a good draft. Counters leave out turns for a later step.
+        The request's draft is verified one prefill chunk at a time, along with the store's drafts. Its tokens after the
+        first stop token or beyond the turn's limit are ignored. Counters leave out precomputed turns.
 
         Raises:
-            ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it leaves no room in
-                the context, or if more ``top_logprobs`` are asked for than there are tokens.
+            ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it fills the context, or
+                if more ``top_logprobs`` are requested than there are tokens.
             RuntimeError: If the engine is closed or failed.
         """
         sampling, state = request.sampling, request.state
         prompt, turn_draft = checked(request.prompt_ids, sampling, request.draft, "draft", vocabulary=self.vocabulary)
         if len(prompt) >= self.config.max_context:
             raise ValueError(
-                f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
+                f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no token is left "
                 "to sample; raise LocalEngineConfig.max_context or shorten the dialogue"
             )
         stop = next((i for i, token in enumerate(turn_draft) if token in sampling.stop_token_ids), len(turn_draft))
@@ -129,16 +127,10 @@ class LocalEngine:
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Log-probabilities of given tokens, by teacher forcing among the other requests, a prefill chunk at a time.
+        """Score given tokens by teacher forcing among the other requests, one prefill chunk at a time.
 
         Keys and values are parked like those of a sampled turn, so a following ``generate`` after the prompt and
-        some of the tokens does not compute them again.
-
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            token_ids: The tokens after the prompt, shape (tokens,); stop tokens and ``max_tokens`` do not count.
-            sampling: Its transforms define the distribution.
-            top: Most probable tokens recorded at each position and after the last token.
+        some of the tokens does not compute them again. Stop tokens and ``max_tokens`` are ignored.
 
         Raises:
             ValueError: As ``generate``, and if prompt and tokens together do not fit the context.
@@ -163,17 +155,16 @@ class LocalEngine:
             scoring=True,
         )
         if done.finish is FinishReason.ABORT:
-            raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens as requests were aborted")
+            raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens: the request was aborted")
         return done.scores()
 
     async def _run(self, **parts: Any) -> Request:
-        """Submit a request to the engine's thread and wait until it has finished."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Request] = loop.create_future()
         request = Request(**parts, deliver=lambda done: self._done.setdefault(loop, []).append((future, done)))
         with self._wake:
             if self._closing:
-                raise RuntimeError("the engine is closed; make a new LocalEngine")
+                raise RuntimeError("the engine is closed; create a new LocalEngine")
             self._inbox.append(request)
             self._wake.notify()
         try:
@@ -183,12 +174,10 @@ class LocalEngine:
             raise
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
-        """Copy new weights in place, between two steps. Keys and values are dropped, the store is kept:
-        drafts from an older policy are still exact.
+        """Copy new weights by their names in ``state_dict`` in place, between two steps.
 
-        Args:
-            named: Names as in the model's ``state_dict``, with tensors of the same shapes.
-            version: Version of the weights; ``None`` counts up.
+        Keys and values are dropped. The draft store is kept: drafts from an older policy are still exact. Without a
+        ``version`` the version counts up.
 
         Raises:
             KeyError: If a name is unknown.
@@ -197,42 +186,42 @@ class LocalEngine:
         self._call(lambda: self._core.update_weights(named, version))
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values; the store is kept."""
+        """Drop all keys and values; the draft store is kept."""
         self._call(self._core.forget_prefixes)
 
     def sleep(self) -> None:
-        """Give the device's memory back to others: keys and values are dropped, and weights, which may be updated
-        meanwhile, wait in the host's memory. Requests wait for ``wake``."""
+        """Release the device's memory; requests wait for ``wake``.
+
+        Keys and values are dropped. The weights move to the host's memory and may be updated there.
+        """
         self._call(self._core.sleep)
 
     def wake(self) -> None:
-        """Take the device's memory again; without ``sleep`` before it this changes nothing."""
+        """Take the device's memory again; has no effect on an engine that is awake."""
         self._call(self._core.wake)
 
     def abort_all(self) -> int:
-        """End every live request with what it has sampled; returns how many there were."""
+        """End every live request with its tokens so far and return their number."""
         return self._call(self._core.abort_all)
 
     async def abort_precomputed(self) -> int:
-        """End every precomputed request with the tokens that it has; returns how many there were."""
+        """End every precomputed request with its tokens so far and return their number."""
         return await asyncio.to_thread(self._call, self._core.abort_precomputed)
 
     @property
     def vocabulary(self) -> int:
-        """Size of the model's vocabulary."""
         return self._core.policy.vocabulary
 
     @property
     def live(self) -> int:
-        """Requests that hold a slot."""
+        """Number of requests that hold a slot."""
         return self._call(lambda: len(self._core.live))
 
     def stats(self) -> EngineStats:
-        """Counters since the start."""
         return self._core.stats.copy()
 
     def close(self) -> None:
-        """Stop the thread; live requests end as aborted. Closing twice is fine."""
+        """Stop the thread; live requests end as aborted. May be called twice."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -249,7 +238,7 @@ class LocalEngine:
         future: Future[T] = Future()
         with self._wake:
             if self._closing:
-                raise RuntimeError("the engine is closed; make a new LocalEngine")
+                raise RuntimeError("the engine is closed; create a new LocalEngine")
             self._jobs.append((job, future))
             self._wake.notify()
         return future.result()

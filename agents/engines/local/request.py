@@ -1,9 +1,8 @@
-"""One turn in the engine: sampled, or given and scored."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,97 +17,63 @@ class Monitored:
     """Sums for the exactness monitors, with the meanings of ``DraftStats``."""
 
     tested: int = 0
-    """Positions with drafted children."""
     matched: int = 0
-    """Tested positions where the drawn token was one of the children."""
     expected: float = 0.0
-    """Sum of the children's mass m."""
     variance: float = 0.0
-    """Sum of m (1 - m)."""
     surprise: float = 0.0
-    """Sum of -log p of the drawn tokens, nats."""
     entropy: float = 0.0
-    """Sum of the entropies, nats."""
     entropy_variance: float = 0.0
-    """Sum of the variances of -log p, nats squared."""
 
     def add(self, sums: Sequence[float]) -> None:
-        """Add the sums of a step, in the order of the fields."""
-        tested, matched, expected, variance, surprise, entropy, entropy_variance = sums
-        self.tested += int(tested)
-        self.matched += int(matched)
-        self.expected += expected
-        self.variance += variance
-        self.surprise += surprise
-        self.entropy += entropy
-        self.entropy_variance += entropy_variance
+        # In the order of the fields. ``type`` keeps the counts integers.
+        for name, term in zip(self.__slots__, sums, strict=True):
+            total = getattr(self, name)
+            setattr(self, name, total + type(total)(term))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request(DraftTurn):
-    """A prompt, the tokens sampled after it, and the place of its keys and values."""
+    """One turn in the engine: sampled, or given and scored."""
 
-    prompt: list[int]
-    """Token ids, shape (prompt,)."""
+    prompt: list[int]  #: shape (prompt,)
     sampling: Sampling
-    state: DialogueState
-    """Dialogue state, the key of the store."""
-    seed: int
-    """64-bit seed of the noise."""
-    deliver: Callable[[Request], None]
-    """Called on the engine's thread when the request has finished."""
+    state: DialogueState  #: key of the draft store
+    seed: int  #: 64-bit seed of the noise
+    deliver: Callable[[Request], None]  #: called on the engine's thread when the request has finished
+    #: score the tokens of ``turn_draft`` instead of drawing; with ``top_logprobs`` also the position after them
     scoring: bool = False
-    """The tokens of ``turn_draft`` are to be scored: they are taken as given, and nothing is drawn;
-    ``Sampling.top_logprobs`` above 0 includes the position after the last one."""
-    tokens: list[int] = field(default_factory=list)
-    """Prompt and sampled tokens."""
-    scored: int = 0
-    """Positions scored so far, where ``scoring``."""
+    tokens: list[int] = field(default_factory=list)  #: prompt and sampled tokens
+    scored: int = 0  #: positions scored so far
+    #: of the sampled tokens, before penalties, min-p, top-k and top-p
     logprobs: list[float] = field(default_factory=list)
-    """Log-probabilities of the sampled tokens, before penalties, min-p, top-k and top-p."""
+    #: log-probabilities of the sampled tokens, after all transforms
     behaviour: list[float] = field(default_factory=list)
-    """Log-probabilities of the sampled tokens, after all transforms."""
-    entropies: list[float] = field(default_factory=list)
-    """Entropies at scored positions, nats."""
+    entropies: list[float] = field(default_factory=list)  #: at scored positions, nats
+    #: variances of -log p at scored positions, nats squared
     entropy_variances: list[float] = field(default_factory=list)
-    """Variances of -log p at scored positions, nats squared."""
+    #: most probable tokens and their log-probabilities, some positions per entry
     top: list[tuple[NDArray[np.int32], NDArray[np.float32]]] = field(default_factory=list)
-    """Most probable tokens and their log-probabilities, some positions per entry."""
     monitored: Monitored = field(default_factory=Monitored)
-    """Sums over the sampled tokens."""
-    accepted: list[bool] = field(default_factory=list)
-    """Whether each sampled token had been drafted."""
-    slot: int = -1
-    """Its slot in the cache, -1 while waiting."""
-    computed: int = 0
-    """Tokens whose keys and values are in the slot."""
+    accepted: list[bool] = field(default_factory=list)  #: whether each sampled token had been drafted
+    slot: int = -1  #: slot in the cache, -1 while waiting
+    computed: int = 0  #: tokens whose keys and values are in the slot
+    #: precomputed for a later step: uses an idle slot, and ends with its tokens so far if the slot is needed
     ahead: bool = False
-    """Precomputed for a later step: it uses an idle slot, and ends with its tokens so far if the slot is needed."""
-    leader: Request | None = None
-    """The request whose prompt is being computed and will be shared."""
-    cached: int = 0
-    """Prompt tokens whose keys and values were reused."""
-    verify_steps: int = 0
-    """Forward passes in which it sampled."""
-    drafted: int = 0
-    """Draft tokens verified."""
+    leader: Request | None = None  #: request whose prompt is being computed and will be shared
+    cached: int = 0  #: prompt tokens whose keys and values were reused
+    verify_steps: int = 0  #: forward passes in which it sampled
+    drafted: int = 0  #: draft tokens verified
     finish: FinishReason | None = None
-    """Set when it is over."""
-    cancelled: bool = False
-    """Set by the caller from any thread; the engine drops the request at the next step."""
-    version: int = 0
-    """Version of the weights that sampled the last token."""
-    error: Exception | None = None
-    """The error, if the engine or the request's own ``watch`` failed."""
-    watch: Callable[[Sequence[int]], bool] | None = None
-    """As ``TurnRequest.watch``."""
+    cancelled: bool = False  #: set by the caller from any thread; the engine drops the request at the next step
+    version: int = 0  #: version of the weights that sampled the last token
+    error: Exception | None = None  #: set if the engine or the request's own ``watch`` failed
+    watch: Callable[[Sequence[int]], bool] | None = None  #: as ``TurnRequest.watch``
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
 
     @property
     def sampled(self) -> int:
-        """Number of tokens sampled so far."""
         return len(self.tokens) - len(self.prompt)
 
     @property
@@ -122,15 +87,14 @@ class Request(DraftTurn):
         return len(self.turn_draft) + (self.sampling.top_logprobs > 0)
 
     def ended_by_watch(self, tokens: Sequence[int]) -> bool:
-        """Show the tokens of a step to whoever watches; returns whether the turn ends. An error ends it alone."""
         try:
             return self.watch is not None and self.watch(tokens)
-        except Exception as error:  # a caller's function: the other requests of the step go on
+        except Exception as error:  # the caller's function failed: only this request ends
             self.error = error
             return True
 
     def mark(self) -> Callable[[], None]:
-        """Takes back all that a pass does to the request after this call, before its tokens are committed."""
+        """Return a function that undoes all changes of a pass that has not been committed."""
         grown = [getattr(self, name) for name in _GROWN]
         lengths = [len(one) for one in grown]
         figures = [(name, getattr(self, name)) for name in _FIGURES]
@@ -146,12 +110,11 @@ class Request(DraftTurn):
         return undo
 
     def start_over(self) -> None:
-        """Discard scores, since the weights have changed."""
+        # Scores depend on the weights, which have changed.
         self.tokens, self.committed, self.scored = list(self.prompt), 0, 0
         self.logprobs, self.behaviour, self.entropies, self.entropy_variances, self.top = [], [], [], [], []
 
     def completion(self) -> Completion:
-        """The finished turn."""
         assert self.finish is not None
         return Completion(
             token_ids=tuple(self.tokens[len(self.prompt) :]),
@@ -171,7 +134,6 @@ class Request(DraftTurn):
         )
 
     def scores(self) -> Scores:
-        """The scores of the given tokens."""
         return Scores(
             logprobs=tuple(self.behaviour),
             top=self._top(),
@@ -193,3 +155,34 @@ class Request(DraftTurn):
 
 _GROWN = ("tokens", "logprobs", "behaviour", "entropies", "entropy_variances", "top", "accepted")
 _FIGURES = ("turn_draft", "committed", "scored", "computed", "verify_steps", "drafted", "version")
+
+
+class Checked(NamedTuple):
+    prompt: list[int]  #: shape (prompt,)
+    tokens: list[int]  #: tokens that come with the prompt: a draft, or text to score
+
+
+def checked(
+    prompt_ids: Sequence[int], sampling: Sampling, token_ids: Sequence[int], name: str, *, vocabulary: int
+) -> Checked:
+    """Return a request as lists of integers, checked before it reaches the engine's thread.
+
+    ``name`` is the name of ``token_ids`` in messages.
+
+    Raises:
+        ValueError: If the prompt is empty, a token is unknown, or more top tokens are requested than there are.
+    """
+    prompt, tokens = [int(token) for token in prompt_ids], [int(token) for token in token_ids]
+    if not prompt:
+        raise ValueError("the prompt is empty; the policy needs at least one token")
+    for what, some in (("prompt", prompt), (name, tokens)):
+        low, high = min(some, default=0), max(some, default=0)
+        if low < 0 or high >= vocabulary:
+            raise ValueError(
+                f"the {what} holds token {low if low < 0 else high}, the model knows 0 to {vocabulary - 1}"
+            )
+    if sampling.top_logprobs > vocabulary:
+        raise ValueError(
+            f"top_logprobs is {sampling.top_logprobs}, but the model knows only {vocabulary} tokens; request fewer"
+        )
+    return Checked(prompt, tokens)

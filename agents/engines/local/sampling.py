@@ -1,4 +1,4 @@
-"""Sampling of the tokens of one step, with a record of their log-probabilities."""
+"""Sampling of the tokens of one step and of their log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from turntree.spec_tree.rules.verify import Verified, root, sample_then_match
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-EAGER = 1 << 21
-"""Most logits for which all nodes are drawn at once; above, only the nodes that the walk reaches."""
+EAGER = 1 << 21  #: maximum logits up to which all nodes are drawn at once; above, only the nodes that the walk reaches
 
 
 def emit(
-    rows: Sequence[Request], draft: DraftBatch, turn_drafted: Ints, room: Ints, logits: Tensor, *, monitors: bool
+    rows: Sequence[Request],
+    draft: DraftBatch,
+    turn_drafted: Ints,
+    token_limits: Ints,
+    logits: Tensor,
+    *,
+    monitors: bool,
 ) -> Verified:
     """Draw the tokens of a step and append them to their requests.
 
-    Args:
-        draft: One tree per row.
-        turn_drafted: Number of leading nodes of each row that are the caller's draft, shape (rows,).
-        room: Tokens that each may still sample, at least 1, shape (rows,).
-        logits: Shape (rows + nodes, vocabulary).
-        monitors: Whether to compute the sums of the exactness monitors.
+    The first ``turn_drafted`` nodes of each row are the caller's draft. ``token_limits``, at least 1, bound the tokens
+    per row. ``logits`` has shape (rows + nodes, vocabulary).
     """
 
     def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:
@@ -41,7 +42,7 @@ def emit(
         return np.array([token in rows[b].sampling.stop_token_ids for b, token in placed], bool)
 
     draws = _Draws(rows, draft, turn_drafted, logits, monitors=monitors)
-    verified = sample_then_match(draft, draws, room, stops)
+    verified = sample_then_match(draft, draws, token_limits, stops)
     _append(rows, draft, verified, draws)
     return verified
 
@@ -49,6 +50,7 @@ def emit(
 def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draws: _Draws) -> None:
     emitted = verified.emitted
     drawn = np.arange(len(verified.path))[:, None] < emitted
+    # Each token was drawn at the node that the token before it matched; -1 is the row's last token.
     above = np.concatenate([np.full((1, len(rows)), -1), verified.path[:-1]])
     nodes = (root(draft) + 1 + above).T[drawn.T]
     tokens, path = verified.tokens.T[drawn.T], verified.path.T[drawn.T]
@@ -76,7 +78,6 @@ def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draw
 
 
 def _sums(behaviour: Floats, matched: NDArray[np.bool_], monitor: Monitor, start: Ints) -> list[list[float]]:
-    """Terms of each row for its ``Monitored``, in the order of its fields."""
     mass = np.where(monitor.tested, monitor.mass, 0.0)
     columns = np.stack(
         [
@@ -89,34 +90,24 @@ def _sums(behaviour: Floats, matched: NDArray[np.bool_], monitor: Monitor, start
 
 
 class Monitor(NamedTuple):
-    """Terms of the exactness monitors at some nodes; arrays of shape (nodes,)."""
+    """Terms of the exactness monitors at some nodes, each of shape (nodes,)."""
 
-    entropy: Floats
-    """Entropy, nats."""
-    entropy_variance: Floats
-    """Variance of -log p, nats squared."""
-    mass: Floats
-    """Probability of the drafted children."""
-    tested: NDArray[np.bool_]
-    """Whether there are children, none of which the caller drafted."""
+    entropy: Floats  #: nats
+    entropy_variance: Floats  #: variance of -log p, nats squared
+    mass: Floats  #: probability of the drafted children
+    tested: NDArray[np.bool_]  #: whether there are children, none of them from a caller's draft
 
 
 class StepLogprobs(NamedTuple):
-    """Log-probabilities at some nodes of the tokens drawn there; arrays of shape (nodes,)."""
+    """Log-probabilities of the tokens drawn at some nodes, each of shape (nodes,)."""
 
-    policy: Floats
-    """Log-probability before penalties, min-p, top-k and top-p."""
-    behaviour: Floats
-    """Log-probability after all transforms."""
-    monitored: Monitor | None
-    """Entropies, nats; ``None`` if not requested."""
-    top: Top | None
-    """Most probable tokens, as many as any request records; ``None`` if none does."""
+    policy: Floats  #: before penalties, min-p, top-k and top-p
+    behaviour: Floats  #: after all transforms
+    monitored: Monitor | None  #: ``None`` if not requested
+    top: Top | None  #: as many as any request records; ``None`` if none does
 
 
 class _Draws:
-    """Draws from the logits of a step: at all nodes where that is cheap, else only where the walk arrives."""
-
     def __init__(
         self, rows: Sequence[Request], draft: DraftBatch, turn_drafted: Ints, logits: Tensor, *, monitors: bool
     ) -> None:
@@ -130,6 +121,8 @@ class _Draws:
         node = np.arange(len(draft.tokens)) - draft.offsets[node_row]
         self._children = draft.tokens.astype(np.int64)
         self._above = first[node_row] + 1 + draft.parents
+        # The monitors test nodes with drafted children, except where a child is a caller's draft, which may share
+        # the noise of the draw.
         self._testable = np.zeros(len(logits), bool)
         self._testable[self._above] = True
         self._testable[self._above[node < turn_drafted[node_row]]] = False
@@ -154,16 +147,15 @@ class _Draws:
         return tokens, logprobs
 
     def readings(self, nodes: Ints, tokens: Ints) -> StepLogprobs:
-        """Log-probabilities at the nodes that the walk passed, in the order of ``nodes``."""
         if self._all is not None:
             probabilities, _, logprobs = self._all
             if len(nodes) < len(probabilities):
                 probabilities = probabilities[torch.from_numpy(nodes).to(probabilities.device)]
             return self._readings(nodes, probabilities, tokens, logprobs[nodes])
-        place = np.empty(len(self._testable), np.int64)
+        index = np.empty(len(self._testable), np.int64)
         passed = np.concatenate([nodes for nodes, _ in self._read])
-        place[passed] = np.arange(len(passed))
-        return _joined([found for _, found in self._read], place[nodes])
+        index[passed] = np.arange(len(passed))
+        return _joined([found for _, found in self._read], index[nodes])
 
     def _readings(self, nodes: Ints, probabilities: Tensor, tokens: Ints, logprobs: Floats) -> StepLogprobs:
         monitored = None
@@ -179,9 +171,9 @@ class _Draws:
     def _mass(self, nodes: Ints, probabilities: Tensor) -> Floats:
         if not len(self._children):
             return np.zeros(len(nodes))
-        place = np.full(len(self._testable), -1, np.int64)
-        place[nodes] = np.arange(len(nodes))
-        at = place[self._above]
+        index = np.full(len(self._testable), -1, np.int64)
+        index[nodes] = np.arange(len(nodes))
+        at = index[self._above]
         asked = at >= 0
         device = probabilities.device
         each = probabilities[torch.from_numpy(at[asked]).to(device), torch.from_numpy(self._children[asked]).to(device)]
@@ -195,8 +187,6 @@ def _chosen(probabilities: Tensor, tokens: Tensor) -> Floats:
 
 
 def _joined(parts: Sequence[StepLogprobs], order: Ints) -> StepLogprobs:
-    """The results of several calls as one, in the order of ``order``."""
-
     def taken(columns: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
         return [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
 

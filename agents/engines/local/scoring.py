@@ -1,4 +1,4 @@
-"""Scoring of given tokens under the policy: nothing is drawn."""
+"""Scoring of given tokens under the policy."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ from turntree.spec_tree.rules.verify import root
 
 Ints = NDArray[np.int64]
 
-_TOGETHER = 1 << 23
-"""Most logits processed at once."""
+_TOGETHER = 1 << 23  #: maximum logits processed at once
 
 
 def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
-    """Score the next given tokens of each request and append them to it.
+    """Score the next given tokens of each request and append the scores to the request.
 
-    Args:
-        draft: The tokens to score as chains, shape (nodes,); the token after a chain is scored too.
-        logits: Shape (rows + nodes, vocabulary).
+    ``draft`` holds these tokens as chains; the position after a chain is scored too. ``logits`` has shape
+    (rows + nodes, vocabulary).
     """
     distributions = NodeDistributions(rows, draft, logits)
     start = np.append(root(draft), len(logits))
@@ -39,7 +37,6 @@ def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Runs of rows of at most ``_TOGETHER`` logits, or of one row."""
     first, held = 0, 0
     for row, size in enumerate(sizes.tolist()):
         if held and held + size > _TOGETHER:
@@ -50,7 +47,7 @@ def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
 
 
 def _score(rows: Sequence[Request], distributions: NodeDistributions, start: Ints) -> None:
-    """``start``: the first node of each row, and the end of the last."""
+    # ``start``: the first node of each row, and the end of the last row
     count = np.diff(start)
     given = [r.turn_draft[r.scored : r.scored + n] for r, n in zip(rows, count.tolist(), strict=True)]
     nodes = np.arange(start[0], start[-1])

@@ -1,46 +1,116 @@
-"""Allocation of cache slots: a parked one that the request continues, a copy of a shared prefix, or a free one.
+"""Allocation of cache slots: a parked slot that the request continues, a copy of a shared prefix, or a free slot.
 
-Invariant: a slot is live, parked or free. A parked slot holds a finished turn
-for the dialogue's next one. Those of precomputed turns are given away first,
-then the least recently parked.
+A slot is live, parked or free. A parked slot keeps a finished turn for the dialogue's next turn. Slots of
+precomputed turns are reused first, then the least recently parked ones. Prefixes are copied when ``runnable`` is
+called, all copies of one slot together.
 
-Prefixes are copied when ``runnable`` is called, those from one slot together.
+A precomputed request never keeps a slot from a request that is needed now: it is admitted only if no other request
+waits, and ends with its tokens so far as soon as one does.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple
 
+from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.forward.slots import SlotCache
-from turntree.agents.engines.local.prefix import BLOCK, PrefixIndex, common_prefix
 from turntree.agents.engines.local.request import Request
+
+BLOCK = 8
+
+
+class PrefixMatch(NamedTuple):
+    slot: int  #: slot with the longest common prefix, -1 for none
+    length: int  #: tokens in common
+
+
+# Slots are indexed by chained hashes of blocks of their tokens. Candidates are compared token by token, so a hash
+# collision costs time, never correctness.
+class PrefixIndex:
+    def __init__(self) -> None:
+        self._tokens: dict[int, Sequence[int]] = {}
+        self._chains: dict[int, list[int]] = {}
+        self._slots: dict[int, dict[int, None]] = {}
+
+    def put(self, slot: int, tokens: Sequence[int]) -> None:
+        """Record that ``slot`` holds ``tokens``, replacing its earlier tokens."""
+        self.remove(slot)
+        chain = _chain(tokens)
+        self._tokens[slot] = tokens
+        self._chains[slot] = chain
+        for key in chain:
+            self._slots.setdefault(key, {})[slot] = None
+
+    def remove(self, slot: int) -> None:
+        self._tokens.pop(slot, None)
+        for key in self._chains.pop(slot, ()):
+            holders = self._slots[key]
+            del holders[slot]
+            if not holders:
+                del self._slots[key]
+
+    def tokens(self, slot: int) -> Sequence[int]:
+        return self._tokens.get(slot, ())
+
+    def match(self, prompt: Sequence[int], *, free: Container[int] = (), candidates: int = 8) -> PrefixMatch:
+        """Return the slot with the longest common prefix; prefixes shorter than a block are not found.
+
+        Looks at the newest ``candidates`` slots of each of the two longest chains of blocks. ``free`` slots can be
+        continued in place: if all tokens of such a slot are a prefix of the prompt, it beats a slot that shares less
+        than a block more.
+        """
+        chains: list[dict[int, None]] = []
+        for key in _chain(prompt):
+            found = self._slots.get(key)
+            if not found:
+                break
+            chains.append(found)
+        best, worth = PrefixMatch(-1, 0), 0
+        for holders in reversed(chains[-2:]):
+            for slot, _ in zip(reversed(holders), range(candidates), strict=False):
+                tokens = self._tokens[slot]
+                length = common_prefix(tokens, prompt)
+                in_place = length == len(tokens) and slot in free
+                if length + in_place * (BLOCK - 1) > worth:
+                    best, worth = PrefixMatch(slot, length), length + in_place * (BLOCK - 1)
+        return best
+
+
+def _chain(tokens: Sequence[int]) -> list[int]:
+    chain, key = [], 0
+    for end in range(BLOCK, len(tokens) + 1, BLOCK):
+        key = hash((key, *tokens[end - BLOCK : end]))
+        chain.append(key)
+    return chain
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
 
 
 class SlotPool:
-    """Allocates the slots of a cache."""
-
     def __init__(self, cache: SlotCache) -> None:
         self._cache = cache
         self._index = PrefixIndex()
         self._free = list(range(cache.slots))
         self._parked: dict[int, None] = {}
         self._live: dict[int, Request] = {}
-        self._copies: dict[tuple[int, int], list[int]] = {}
-        """Slots to copy to, by the slot to copy from and the number of tokens."""
+        self._copies: dict[tuple[int, int], list[int]] = {}  #: slots to copy to, by source slot and number of tokens
         self._targets: set[int] = set()
 
     @property
     def live(self) -> list[Request]:
-        """Requests that hold a slot, in the order of their slots."""
         return [self._live[slot] for slot in sorted(self._live)]
 
-    def place(self, request: Request) -> bool:
-        """Give ``request`` a slot with the longest known prefix. The last token of the prompt
-        is always computed, since its logits are needed.
-
-        Returns:
-            Whether a slot was free.
-        """
+    def assign(self, request: Request) -> bool:
+        """Give ``request`` a slot with the longest known prefix; return ``False`` if no slot is free."""
+        # The last token of the prompt is always computed, since its logits are needed.
         wanted = len(request.prompt) - 1
         match = self._index.match(request.prompt, free=self._parked)
         source, length = match.slot, min(match.length, wanted)
@@ -48,6 +118,8 @@ class SlotPool:
             del self._parked[source]
             self._occupy(request, source, length)
             return True
+        # The source may still be computing its prompt. If enough of the prefix is missing, wait for this leader
+        # instead of computing the prefix twice.
         owner = self._live.get(source)
         if owner is not None and owner.computed < length:
             if length - owner.computed >= BLOCK:
@@ -78,13 +150,15 @@ class SlotPool:
         return None
 
     def runnable(self) -> list[Request]:
-        """Requests that may run now, in the order of their slots; all but those that wait for a leader's prefix."""
+        """Return the requests that can run now, in the order of their slots.
+
+        The others wait for the prefix that their leader computes.
+        """
         rows = [request for request in self.live if self._follow(request)]
         self._make_copies()
         return rows
 
     def _follow(self, request: Request) -> bool:
-        """Copy the leader's prefix as soon as it is computed; returns whether the request may run now."""
         leader = request.leader
         if leader is None:
             return True
@@ -101,6 +175,7 @@ class SlotPool:
         return True
 
     def _copy(self, source: int, target: int, length: int) -> None:
+        # Copies are batched by source, so a slot must not be both source and target within one batch.
         if source in self._targets or target in self._targets or any(target == one for one, _ in self._copies):
             self._make_copies()
         self._copies.setdefault((source, length), []).append(target)
@@ -113,7 +188,6 @@ class SlotPool:
         self._targets.clear()
 
     def park(self, request: Request) -> None:
-        """Keep the keys and values of a finished turn for the dialogue's next one."""
         slot = request.slot
         del self._live[slot]
         if request.computed < BLOCK:
@@ -121,13 +195,12 @@ class SlotPool:
             heapq.heappush(self._free, slot)
             return
         self._index.put(slot, request.tokens[: request.computed])
-        if request.ahead:  # given away first: dialogues of this step need theirs sooner
+        if request.ahead:  # to the front: dialogues of this step need their slots sooner than later steps do
             self._parked = {slot: None, **self._parked}
         else:
             self._parked[slot] = None
 
     def forget(self) -> None:
-        """Drop all keys and values, since the weights have changed."""
         for slot in self._parked:
             self._index.remove(slot)
             heapq.heappush(self._free, slot)
@@ -135,3 +208,45 @@ class SlotPool:
         for request in self._live.values():
             request.computed = 0
             request.leader = None
+
+
+class WaitQueue:
+    def __init__(self, config: LocalEngineConfig, pool: SlotPool) -> None:
+        self._config = config
+        self._pool = pool
+        self._wanted: deque[Request] = deque()
+        self._ahead: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self._wanted) + len(self._ahead)
+
+    def add(self, request: Request) -> None:
+        (self._ahead if request.ahead else self._wanted).append(request)
+
+    def take(self, leaves: Callable[[Request], bool]) -> list[Request]:
+        """Remove and return the requests for which ``leaves`` returns true."""
+        gone = [request for line in (self._wanted, self._ahead) for request in line if leaves(request)]
+        for request in gone:
+            (self._ahead if request.ahead else self._wanted).remove(request)
+        return gone
+
+    def preempted(self) -> list[Request]:
+        """Return live precomputed requests whose slots are needed, fewest tokens first; end them before ``admit``."""
+        live = self._pool.live
+        ahead = sorted((request for request in live if request.ahead), key=lambda request: request.sampled)
+        return ahead[: max(0, len(self._wanted) + len(live) - self._config.max_batch)]
+
+    def admit(self) -> None:
+        live = self._pool.live
+        free = self._config.max_batch - len(live)
+        free -= self._assign(self._wanted, free)
+        if self._ahead and not self._wanted:
+            held = sum(request.ahead for request in live)
+            self._assign(self._ahead, min(free, (self._config.precomputed_slots or self._config.max_batch) - held))
+
+    def _assign(self, line: deque[Request], most: int) -> int:
+        assigned = 0
+        while line and assigned < most and self._pool.assign(line[0]):
+            line.popleft()
+            assigned += 1
+        return assigned

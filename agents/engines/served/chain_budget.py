@@ -1,10 +1,3 @@
-"""Budget of a step's drafts, learnt from the engine's own steps.
-
-A step lasts from one call of the drafter to the next, which is its cost to the
-requests. Only steps of the requests that were drafted for count: the engine was
-idle before others. Steps that mostly process prompts tell little.
-"""
-
 from __future__ import annotations
 
 from turntree.agents.engines.drafting.chain_rows import StepResult
@@ -12,15 +5,18 @@ from turntree.agents.engines.drafting.step_bound import most_drafted
 from turntree.agents.engines.served.settings import DraftSettings
 from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
 
+#: most prompt tokens of a step that shows the cost of drafts: a constant, and a number per request that sampled
 _READ, _READ_BY_ROW = 16, 4
-"""Most prompt tokens of a step that tells the cost of drafts: a constant, and a number per request that sampled."""
 
 
 class ChainBudget:
-    """Bounds the drafts of each step and learns their gain."""
+    """Bounds the drafts of each step and learns their gain from the engine's own steps.
+
+    A step lasts from one call of the drafter to the next, its cost to the requests. A step counts only if drafts were
+    requested for all of its turns; before other steps the engine was idle.
+    """
 
     def __init__(self, settings: DraftSettings, deepest: int, most_tokens: int, *, device: str = "cpu") -> None:
-        """Start without observations."""
         self._settings = settings
         self._deepest = deepest
         self._most = most_tokens
@@ -29,27 +25,26 @@ class ChainBudget:
         self._began = 0.0
 
     def most(self, rows: int) -> int:
-        """Most draft tokens of the next step of ``rows`` requests, from the store and from callers."""
+        """Return the maximum draft tokens of the next step of ``rows`` requests, from the store and callers."""
         within = max(0, min(self._deepest * rows, self._most - rows))
         return most_drafted(self._settings.max_step_tokens, rows, device=self._device, most=within)
 
     def allow(self, rows: int, *, turn_drafted: int = 0) -> Allowance:
-        """Bounds on the next step's drafts of the store for ``rows`` requests, with ``turn_drafted`` tokens of callers."""
+        """Return the limits of the store's drafts in the next step, given the tokens of callers' drafts."""
         most = max(0, self.most(rows) - turn_drafted)
         if self._budget is None:
             return Allowance(self._settings.min_probability, most)
         return self._budget.allow(rows, most=most)
 
     def rests(self, rows: int) -> bool:
-        """Whether the store will draft nothing for the next step of ``rows`` requests."""
+        """Return whether the store will draft nothing in the next step of ``rows`` requests."""
         return self._budget is not None and self._budget.rests(rows)
 
     def learn(self, step: StepResult, began: float, *, read: int | None) -> None:
-        """Learn from the step that just ended; call it before the next one is drafted.
+        """Learn from the step that just ended; call it before drafting for the next one.
 
-        Args:
-            began: When the drafter was called after it, on a monotonic clock, seconds.
-            read: Prompt tokens processed in it, ``None`` if unknown.
+        ``began`` is when the drafter was called after the step (monotonic seconds), ``read`` the number of prompt
+        tokens processed in it, ``None`` if unknown.
         """
         seconds, self._began = began - self._began, began
         if self._budget is None or not step.whole or read is None or read > _READ_BY_ROW * step.rows + _READ:

@@ -1,5 +1,3 @@
-"""How requests to an external engine are written and its answers read: the conversions that ``ServedTurns`` uses."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,45 +14,50 @@ class UnsupportedSampling(ValueError):
 
 
 class Dialect(Protocol):
-    """Requests and answers are the engine's own; nothing is sent here. ``None`` is the answer to a request that was
-    aborted before it began. Completions leave the version of the weights to the caller."""
+    """Writes requests to an external engine and reads its answers, for ``ServedTurns``; sends nothing itself.
 
-    priority_setting: ClassVar[str]
-    """The argument with which the engine schedules by priority, as a message names it."""
+    Requests and answers are the engine's own types. The answer ``None`` stands for a request that was aborted before it
+    began. Completions leave the version of the weights to the caller.
+    """
+
+    priority_setting: ClassVar[str]  #: argument that enables the engine's priority scheduling, for messages
+    #: tokens of the context that a re-verified draft leaves free: 1 if the engine must sample after it
     spare: ClassVar[int]
-    """Places of the context that a verified again draft leaves free: 1 if the engine must sample a token behind it."""
 
     def reverifies(self, sampling: Sampling) -> bool:
-        """Whether the engine can draw at the positions of a draft as it draws in decoding."""
+        """Return whether the engine can draw at a draft's positions as it draws in decoding."""
 
     def turn(self, request: TurnRequest, given: int) -> Any:
-        """The request for a turn whose first ``given`` tokens stand at the end of the prompt.
+        """Return the request for a turn whose first ``given`` tokens end the prompt.
 
         Raises:
             UnsupportedSampling: If the engine would silently draw from another distribution, or refuse later.
         """
 
     def reverify(self, request: TurnRequest) -> Any:
-        """The request for one pass that draws a token at each position of the turn's draft."""
+        """Return the request for one pass that draws a token at each position of the turn's draft."""
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> Any:
-        """The request for the log-probabilities at temperature 1 of each token of ``whole`` but the first ``known``,
-        and of the ``top`` most probable ones there and behind the last."""
+        """Return the request for log-probabilities at temperature 1 of the tokens from ``known`` on.
+
+        Includes the ``top`` most probable tokens at each position and after the last.
+        """
 
     def again(self, asked: Any, answer: Any) -> Any:
-        """The request to send where ``answer`` lacks something that ``asked`` wants; ``None`` where it does not."""
+        """Return the request to repeat if ``answer`` lacks a requested part, else ``None``."""
 
     def completion(self, answer: Any, sampling: Sampling) -> Completion:
-        """The answer to ``turn``."""
+        """Read the answer to ``turn``."""
 
     def drawn(self, answer: Any, request: TurnRequest) -> Completion | None:
-        """The answer to ``reverify``: a token for each of the draft, or an aborted turn; ``None`` if none was drawn."""
+        """Read the answer to ``reverify``: one token per draft token, or an aborted turn; ``None`` if not drawn."""
 
     def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
-        """The answer to ``scoring``: what is at the scored ``tokens`` and behind them, and the number of cached
-        tokens; ``None`` if the request was aborted."""
+        """Read the answer to ``scoring``: the log-probabilities and the number of cached tokens.
+
+        ``None`` if the request was aborted.
+        """
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """Parameters that vLLM and SGLang have under the same names with the same values."""
     return {name: getattr(sampling, name) for name in _ALIKE} | {"stop_token_ids": list(sampling.stop_token_ids)}

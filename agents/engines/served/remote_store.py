@@ -1,7 +1,4 @@
-"""An engine's store of drafts, which lives in the engine's processes, called from the one that takes the requests.
-
-How a call gets there is the engine's: a method of vLLM's workers, a change of settings of SGLang's schedulers.
-"""
+"""An engine's draft store, which lives in the engine's processes, called from the client's process."""
 
 from __future__ import annotations
 
@@ -10,17 +7,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turntree.agents.engines.state_wire import from_wire, to_wire
+from turntree.agents.engines.request_wire import from_wire, to_wire
 
 if TYPE_CHECKING:
     from turntree.spec_tree import DialogueState, SpecForest
 
 
 class RemoteStore:
-    """The store, as the process of the engine's client sees it.
+    """The draft store as the client's process sees it.
 
     Args:
-        call: Calls ``insert``, ``save`` or ``restore`` of the store in each of them. Its arguments are JSON values.
+        call: Calls ``insert``, ``save`` or ``restore`` of the store in each engine process: a method of vLLM's
+            workers, a change of settings of SGLang's schedulers. Arguments are JSON values.
     """
 
     def __init__(self, call: Callable[..., Awaitable[None]]) -> None:
@@ -30,43 +28,44 @@ class RemoteStore:
         self._inserting: set[asyncio.Task[None]] = set()
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Add a finished turn, soon."""
+        """Add a finished turn in the background."""
         task = self._loop.create_task(self._in_turn("insert", [to_wire(state)], [list(map(int, tokens))]))
         self._inserting.add(task)
         task.add_done_callback(self._inserting.discard)
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
-        """Add finished turns; not to be called on the event loop's thread."""
+        """Add finished turns. Blocks, so do not call it on the event loop's thread."""
         self._wait("insert", [to_wire(state) for state in states], [list(map(int, turn)) for turn in turns])
 
     def save(self, path: Path) -> None:
-        """Write all finished turns into a file; not to be called on the event loop's thread."""
+        """Write all finished turns to a file. Blocks, so do not call it on the event loop's thread."""
         self._wait("save", str(path))
 
     def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file; not to be called on the event loop's thread."""
+        """Replace the contents by a file's. Blocks, so do not call it on the event loop's thread."""
         self._wait("restore", str(path))
 
     def _wait(self, method: str, *args: Any) -> None:
         asyncio.run_coroutine_threadsafe(self._in_turn(method, *args), self._loop).result()
 
     async def _in_turn(self, method: str, *args: Any) -> None:
-        # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
+        # One call at a time: a file must contain all earlier turns, and SGLang 0.5.12 fails an assertion if three
+        # calls overlap.
         async with self._in_call:
             await self._call(method, *args)
 
 
 def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_rank: bool) -> None:
-    """Do what a call asks. All ranks hold the same turns: the first one writes.
+    """Carry out a call in an engine process. All ranks hold the same turns, so only the first one writes.
 
     Args:
         method: ``insert``, ``save`` or ``restore``.
-        args: JSON values: states of ``state_wire.to_wire`` and the token ids of their turns, or a path.
+        args: JSON values: states of ``to_wire`` and the token ids of their turns, or a path.
 
     Raises:
         ValueError: If there is no such method, or a state cannot be read.
         ForestError: If a file is damaged.
-        OSError: If it cannot be written or read.
+        OSError: If a file cannot be written or read.
     """
     match method, args:
         case "insert", [states, turns]:

@@ -1,14 +1,37 @@
-"""Settings that vLLM's and SGLang's drafters have in common, as their processes read them."""
+"""Settings common to the vLLM and SGLang engines and their drafters."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.config_text import check_keys, config_from_text, config_to_text
+from turntree.spec_tree.config import ForestConfig, check_keys, config_from_text, config_to_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedConfig:
+    """Size and behaviour of a vLLM or SGLang engine in this process."""
+
+    max_batch: int = 32
+    """Requests that decode concurrently; more wait in a queue."""
+    max_context: int = 1024
+    """Maximum tokens of prompt and response together."""
+    dtype: str = "auto"
+    """Dtype of weights and activations: auto, float32, bfloat16 or float16."""
+    seed: int | None = None
+    """Seeds the noise of requests without a seed; ``None`` is fresh entropy."""
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the engine: vLLM's ``AsyncEngineArgs`` or SGLang's server arguments."""
+
+    def _check(self, least: Mapping[str, int], ours: Sequence[str], advice: str) -> None:
+        for name, smallest in {"max_batch": 1, "max_context": 1, **least}.items():
+            if getattr(self, name) < smallest:
+                raise ValueError(f"{type(self).__name__}.{name} must be at least {smallest}, got {getattr(self, name)}")
+        taken = [name for name in ours if name in self.engine_args]
+        if taken:
+            raise ValueError(f"{type(self).__name__}.engine_args must leave {', '.join(taken)} to turntree; {advice}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,16 +39,17 @@ class DraftSettings:
     """Settings of turntree's drafter in an engine. None of them changes what is sampled."""
 
     min_probability: float = 0.05
-    """A token is drafted if the store's estimate that the draft up to it is accepted reaches this probability. An
-    adaptive drafter chooses its threshold from here up; a low one is best for few requests at once."""
+    """Minimum estimated probability that the draft up to a token is accepted.
+
+    An adaptive drafter chooses its threshold from here up. A low value is best for few concurrent requests."""
     adaptive: bool = True
-    """Verify the drafts that give the most tokens per second by the engine's own measured steps: fewer than the
-    settings allow, or none."""
+    """Verify the drafts with the most tokens per second by measured steps: fewer than allowed, or none."""
     max_step_tokens: int | None = None
-    """Most draft tokens of all requests together in one step, padding included, within the engine's own limits;
-    ``None`` bounds them on an accelerator alone (``drafting.step_bound``), for the memory that verification takes."""
+    """Maximum draft tokens of all requests in one step, padding included.
+
+    ``None`` bounds only accelerators (``drafting.step_bound``), for the memory of verification."""
     forest: ForestConfig = field(default_factory=ForestConfig)
-    """Settings of the store; with the model's own end tokens, in vLLM where it has none, in SGLang beside its own."""
+    """Settings of the draft store; the model's own end tokens are filled in."""
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -39,7 +63,7 @@ class DraftSettings:
         """Read settings from plain data; ``forest`` is a mapping of ``ForestConfig``'s fields.
 
         Args:
-            where: Their place, for messages: ``of turntree's drafter``.
+            where: Whose settings they are, for messages: ``of turntree's drafter``.
 
         Raises:
             ValueError: If a key is unknown or a value invalid.
@@ -54,5 +78,4 @@ class DraftSettings:
             raise ValueError(f"a setting {where} has the wrong type: {error}") from None
 
     def to_mapping(self) -> dict[str, Any]:
-        """The settings as JSON data."""
         return {**asdict(self), "forest": json.loads(config_to_text(self.forest))}

@@ -1,9 +1,8 @@
-"""Turns and scores over the requests of an external engine, in this process or behind verl's server or HTTP."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Self
@@ -12,51 +11,80 @@ from uuid import uuid4
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
 from turntree.agents.engines.reverified import replay, reverifiable
 from turntree.agents.engines.served.dialect import Dialect
-from turntree.agents.engines.served.precomputed import PrecomputedRequests
-from turntree.agents.engines.served.prompt_check import checked_prompt
 from turntree.agents.engines.token_logprobs import check_scorable, reshapes, scores
 from turntree.agents.errors import EngineAborted
 
 
-class ServedTurns(PrecomputedRequests, ABC):
-    """A ``ScoringEngine`` over requests that a subclass sends."""
+class PrecomputedRequests:
+    """Mix-in for engines with priority scheduling: precomputed turns run after all others and can be aborted."""
 
-    gated = False
-    """Whether an update of the weights ends all requests, and has new ones wait for it: such a request is of the
-    weights that are there at its end, else of those at its begin."""
+    def __init__(self, *, priorities: bool, setting: str) -> None:
+        """Store whether the engine schedules by priority, and the setting that enables it, for messages."""
+        self._priorities, self._setting = priorities, setting
+        self._ahead: dict[str, None] = {}
+
+    async def abort_precomputed(self, most: int | None = None) -> None:
+        """Abort up to ``most`` (``None``: all) precomputed requests, newest first; they keep their tokens.
+
+        A request that has not reached the engine yet may escape: call again until all have ended.
+        """
+        names = [*reversed(self._ahead)][:most]
+        if names:
+            await self._abort(names)
+
+    async def _abort(self, names: Sequence[str]) -> None:
+        # Unknown ids must be ignored.
+        raise NotImplementedError
+
+    def _check_ahead(self, request: TurnRequest) -> None:
+        if request.precomputed_for and not self._priorities:
+            raise ValueError(
+                f"a turn precomputed for step {request.precomputed_for} needs an engine with priority scheduling, so "
+                f"that it runs after all other turns; start the engine with {self._setting}"
+            )
+
+    @contextmanager
+    def _noted(self, name: str, *, ahead: bool) -> Iterator[None]:
+        if ahead:
+            self._ahead[name] = None
+        try:
+            yield
+        finally:
+            self._ahead.pop(name, None)
+
+
+class ServedTurns(PrecomputedRequests, ABC):
+    """A ``ScoringEngine`` over the requests of an external engine, which a subclass sends."""
+
+    gated = False  #: weight updates abort all requests and hold back new ones: a request's version is that of its end
 
     def __init__(
         self, dialect: Dialect, *, max_context: int | None, vocabulary: int | None, priorities: bool = False
     ) -> None:
-        """Set the limits of the engine.
+        """Set the limits of the engine; ``None`` for an unknown vocabulary, or if the engine bounds the context.
 
-        Args:
-            dialect: Writes its requests and reads its answers.
-            max_context: Most tokens of prompt and response together; ``None`` leaves the bound to the engine.
-            vocabulary: Size of the model's vocabulary; ``None`` if unknown.
-            priorities: Whether the engine schedules by priority, as precomputed turns need.
+        ``priorities`` tells whether the engine schedules by priority, as precomputed turns need.
         """
         super().__init__(priorities=priorities, setting=dialect.priority_setting)
         self.max_context = max_context
         self.version = 0
-        """Version of the policy's weights."""
         self._dialect = dialect
         self._vocabulary = vocabulary
-        self._judging: bool | None = None
+        self._engine_reverifies: bool | None = None
 
     @property
     def vocabulary(self) -> int:
         """Size of the model's vocabulary.
 
         Raises:
-            ValueError: If it is not known.
+            ValueError: If it is unknown.
         """
         if self._vocabulary is None:
-            raise ValueError("the server does not say how many tokens its model knows; give vocabulary=")
+            raise ValueError("the server does not report the size of its model's vocabulary; pass vocabulary=")
         return self._vocabulary
 
     def close(self) -> None:
-        """Give back what the engine holds. Closing twice is fine."""
+        """Release what the engine holds. May be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,103 +93,86 @@ class ServedTurns(PrecomputedRequests, ABC):
         self.close()
 
     def _updated(self, version: int | None) -> None:
-        """Count new weights; ``None`` counts up."""
         self.version = self.version + 1 if version is None else version
 
     @abstractmethod
     async def _ask(self, name: str, asked: Any) -> Any:
-        """The answer to one request; ``None`` if it was never begun.
-
-        Args:
-            asked: As the dialect writes it.
-        """
+        """Return the answer to one request as the dialect wrote it; ``None`` if the request never began."""
 
     async def _counters(self, name: str, tokens: int) -> DraftStats | None:
-        """The drafter's counters of a request that sampled so many tokens; ``None`` if its answer has them."""
+        # ``None``: the answer itself has the counters
         return None
 
-    async def _judges(self) -> bool:
-        """Whether the engine draws at the positions of a draft; asked once."""
+    async def _reverifies(self) -> bool:
+        # whether the engine draws at the positions of a draft
         return True
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed: in one pass over all of it where that saves any (``reverified``), else by turntree's drafter. Any
-        other engine ignores a draft.
+        With a seed the turn depends only on policy and seed, and a draft sampled with the same seed is replayed: in one
+        pass if that saves any (``reverified``), else by turntree's drafter. Other engines ignore the draft.
 
         Raises:
             UnsupportedSampling: If the engine cannot sample with these parameters.
-            ValueError: If the prompt is empty, or leaves no room in the context, or a turn is for a later step and
-                the engine does not schedule by priority.
+            ValueError: If the prompt is empty or fills the context, or if a turn is precomputed and the engine does not
+                schedule by priority.
         """
         self._check_ahead(request)
-        request = self._fitting(request)
-        # Decoding verifies drafts in a pass of its own, after that over the prompt, which can judge the whole draft.
+        request = self._truncated(request)
+        # Decoding verifies drafts only after the pass over the prompt, and this pass can re-verify the whole draft.
         if reverifiable(request, passes_from=1) and await self._can_reverify(request.sampling):
-            return await replay(request, self._judge, self._sample)
+            return await replay(request, self._reverify, self._sample)
         return await self._sample(request)
 
-    def _fitting(self, request: TurnRequest) -> TurnRequest:
-        """The request within the context, its draft as far as it fits and is in the vocabulary."""
+    def _truncated(self, request: TurnRequest) -> TurnRequest:
         prompt = checked_prompt(request.prompt_ids, self.max_context, self._vocabulary)
         sampling, known = request.sampling, range(self._vocabulary or 1 << 31)
         draft = tuple(takewhile(known.__contains__, map(int, request.draft)))
         if self.max_context is not None:
-            room = self.max_context - len(prompt)
-            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-            draft = draft[: room - self._dialect.spare]
+            left = self.max_context - len(prompt)
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
+            draft = draft[: left - self._dialect.spare]
         return replace(request, prompt_ids=prompt, draft=draft, sampling=sampling)
 
     async def _can_reverify(self, sampling: Sampling) -> bool:
-        if self.max_context is None or not self._dialect.reverifies(
-            sampling
-        ):  # a prompt with the draft may be too long
+        # Without a known context length, the prompt with the draft might be too long.
+        if self.max_context is None or not self._dialect.reverifies(sampling):
             return False
-        if self._judging is None:
-            self._judging = await self._judges()
-        return self._judging
+        if self._engine_reverifies is None:
+            self._engine_reverifies = await self._reverifies()
+        return self._engine_reverifies
 
-    async def _judge(self, request: TurnRequest) -> Completion | None:
-        """The token that the policy draws at each position of the draft."""
+    async def _reverify(self, request: TurnRequest) -> Completion | None:
         _, answer, version = await self._run(self._dialect.reverify(request), ahead=request.precomputed_for > 0)
         drawn = self._dialect.drawn(answer, request)
         return None if drawn is None else replace(drawn, weights_version=version)
 
     async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
-        """Sample a turn, or its rest after the ``given`` tokens at the end of the prompt."""
         name, answer, version = await self._run(self._dialect.turn(request, given), ahead=request.precomputed_for > 0)
         turn = replace(self._dialect.completion(answer, request.sampling), weights_version=version)
         counters = None if answer is None else await self._counters(name, len(turn.token_ids))
         return turn if counters is None else replace(turn, draft=counters)
 
     async def _run(self, asked: Any, *, ahead: bool = False) -> tuple[str, Any, int]:
-        """The id of a request, its answer, and the version of the weights that gave it."""
-        name, begun = f"turntree-{uuid4().hex}", self.version
+        # returns the request's id, its answer, and the version of the weights that gave it
+        name, version_at_start = f"turntree-{uuid4().hex}", self.version
         with self._noted(name, ahead=ahead):
             answer = await self._ask(name, asked)
-        version = self.version if self.gated else begun
+        version = self.version if self.gated else version_at_start
         again = self._dialect.again(asked, answer)
         return (name, answer, version) if again is None else await self._run(again, ahead=ahead)
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Log-probabilities of given tokens, from one pass over prompt and tokens.
+        """Score given tokens by one pass over prompt and tokens.
 
-        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers a token; otherwise it returns
+        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers per token. Otherwise it returns
         the whole vocabulary's, from which the distribution is computed here.
 
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            token_ids: The tokens after the prompt, shape (tokens,).
-            sampling: Its transforms define the distribution.
-            top: Most probable tokens recorded at each position and after the last token.
-
         Raises:
-            ValueError: If ``sampling`` has a penalty, the prompt is empty, or prompt and tokens do not leave room for
-                one more token.
+            ValueError: If ``sampling`` has a penalty, the prompt is empty, or no further token fits the context.
             EngineAborted: If all requests were aborted meanwhile.
         """
         check_scorable(sampling)
@@ -171,6 +182,28 @@ class ServedTurns(PrecomputedRequests, ABC):
         _, answer, version = await self._run(self._dialect.scoring(whole, known, width))
         found = self._dialect.scored(answer, tokens, width)
         if found is None:
-            raise EngineAborted(f"scoring {len(tokens)} tokens stopped as requests were aborted")
+            raise EngineAborted(f"scoring {len(tokens)} tokens stopped: the request was aborted")
         readings, cached = found
         return scores(readings, tokens, sampling, top=top, cached_tokens=cached, weights_version=version)
+
+
+def checked_prompt(tokens: Sequence[int], max_context: int | None, vocabulary: int | None = None) -> list[int]:
+    """Return prompt and given tokens as Python integers, or raise before an engine's process sees them.
+
+    Raises:
+        ValueError: If there are none, if no token can be sampled after them, or if one is unknown, which would crash
+            the engine's process.
+    """
+    if not tokens:
+        raise ValueError("the prompt is empty; the policy needs at least one token")
+    if max_context is not None and len(tokens) >= max_context:
+        raise ValueError(
+            f"prompt and given tokens are {len(tokens)}, max_context is {max_context}: no token is left to sample; "
+            "raise max_context or shorten the dialogue"
+        )
+    found = [int(token) for token in tokens]
+    last = (vocabulary or 1 << 31) - 1
+    if min(found) < 0 or max(found) > last:
+        strange = next(token for token in found if not 0 <= token <= last)
+        raise ValueError(f"prompt and given tokens hold token {strange}, the model knows 0 to {last}")
+    return found

@@ -1,15 +1,11 @@
-"""Choice of the width of a step's trees, learnt from the engine's own steps.
+"""Choice of the width of a step's trees, learned from the engine's own steps.
 
-All requests of a pass have the same width, and each pays for it, with drafts or
-without. So the question is not which nodes are worth their cost, as in
-``spec_tree.budget``, but which of a few widths gives the batch the most tokens
-per second: the expected accepted nodes, by how often nodes of the same estimate
-were accepted recently, over the cost of a pass of that width.
+All requests of a pass have the same width, and each pays for it, with drafts or without. So the question is which
+of a few widths gives the batch the most tokens per second: expected accepted nodes (by the recent acceptance
+of nodes with the same estimate) over the cost of a pass of that width.
 
-Invariant: the choice is a function of the offered and accepted nodes and of the
-reported seconds. With the same input, two choosers choose alike. What wider
-passes lose against plain ones is paid from a ``StepAccount``; while it is empty
-all are plain.
+The choice depends only on the offered and accepted nodes and the reported seconds, so two choosers with the same
+input agree. A ``StepAccount`` bounds what wider passes may lose against plain ones.
 """
 
 from __future__ import annotations
@@ -23,26 +19,16 @@ from turntree.spec_tree.budget.step_cost import StepCost
 
 Floats = NDArray[np.float64]
 
-_CLASSES = 16
-"""Classes of estimated probability, of the same width."""
+_CLASSES = 16  #: classes of estimated probability, of equal width
 _CENTER = (np.arange(_CLASSES) + 0.5) / _CLASSES
-_PRIOR = 4.0
-"""Weight of the estimate itself in its class, in nodes."""
-_RECENT = 0.98
-"""Share of the counts that remains after a step with drafts."""
-_PROBE_SHARE = 0.01
-"""Share of the time that trying other widths may cost."""
+_PRIOR = 4.0  #: weight of the estimate itself in its class, in nodes
+_RECENT = 0.98  #: factor on the counts after a step with drafts
+_PROBE_SHARE = 0.01  #: fraction of the time that trying other widths may cost
 
 
 class WidthChooser:
-    """Chooses among a few widths."""
-
     def __init__(self, widths: tuple[int, ...]) -> None:
-        """Start with the store's estimates and the prior cost of steps.
-
-        Args:
-            widths: Ascending; the first is that of a step without drafts.
-        """
+        """Start from the store's estimates; ``widths`` ascend from the width of a step without drafts."""
         self.cost = StepCost()
         self._widths = np.array(widths)
         self._drafted = np.zeros(_CLASSES)
@@ -51,11 +37,7 @@ class WidthChooser:
         self._account = StepAccount(self.cost)
 
     def choose(self, draft: DraftBatch) -> int:
-        """The width of the next step.
-
-        Args:
-            draft: The store's trees, one per row, the likeliest node of each first.
-        """
+        """Return the width of the next step for the store's trees, the likeliest node of each row first."""
         most = int(np.diff(draft.offsets).max(initial=0))
         if most == 0 or not self._account.open:
             return int(self._widths[0])
@@ -70,21 +52,21 @@ class WidthChooser:
         return int(widths[best])
 
     @property
-    def heard(self) -> float:
+    def observed(self) -> float:
         """Effective number of observed nodes, recent ones in full."""
         return float(self._drafted.sum())
 
     def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:
         rows = draft.rows
         counts = np.diff(draft.offsets)
-        place = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts)
+        rank = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts)
         worth = self._share()[_classes(draft.probabilities)]
-        by_place = np.bincount(place, weights=worth, minlength=int(widths[-1]))
-        promised = np.concatenate([[0.0], np.cumsum(by_place)])[widths - 1]
-        return np.asarray((rows + promised) / self.cost.seconds(rows, rows * widths))
+        by_rank = np.bincount(rank, weights=worth, minlength=int(widths[-1]))
+        expected = np.concatenate([[0.0], np.cumsum(by_rank)])[widths - 1]
+        return np.asarray((rows + expected) / self.cost.seconds(rows, rows * widths))
 
     def _untried(self, best: int, rows: int, widths: NDArray[np.int64]) -> int | None:
-        """A width with few observations: the next wider one, or the plain step if its cost was never measured."""
+        # the plain step if its cost was never measured, else the next wider step
         if best > 0 and self.cost.weight(rows * int(widths[0])) < 1:
             return 0
         return best + 1 if best + 1 < len(widths) else None
@@ -92,10 +74,8 @@ class WidthChooser:
     def observe(self, *, rows: int, width: int, estimates: Floats, accepted: NDArray[np.bool_], seconds: float) -> None:
         """Learn from a step.
 
-        Args:
-            estimates: The store's path probability of each verified node, shape (nodes,).
-            accepted: Whether the policy sampled it, shape (nodes,).
-            seconds: Duration of the step; NaN if unknown.
+        ``estimates`` has the store's path probability of each verified node, ``accepted`` whether the policy sampled
+        it. ``seconds`` may be NaN if unknown.
         """
         if seconds == seconds:
             self._account.charge(
@@ -117,9 +97,9 @@ class WidthChooser:
             kept += new
 
     def _share(self) -> Floats:
-        """Expected acceptance of a node of each class, shape (classes,)."""
-        promised = float(self._drafted @ _CENTER)
-        trust = (float(self._accepted.sum()) + _PRIOR) / (promised + _PRIOR)
+        # expected acceptance of a node of each class
+        expected = float(self._drafted @ _CENTER)
+        trust = (float(self._accepted.sum()) + _PRIOR) / (expected + _PRIOR)
         believed = np.minimum(trust * _CENTER, 1.0)
         return np.asarray((self._accepted + _PRIOR * believed) / (self._drafted + _PRIOR))
 

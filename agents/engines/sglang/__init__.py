@@ -1,1 +1,1 @@
-"""SGLang as an engine of turntree, and turntree's draft worker inside it."""
+"""SGLang as an engine of turntree, and turntree's draft worker inside SGLang."""

@@ -1,8 +1,8 @@
 """Conversion of SGLang's answers to completions and scores.
 
-SGLang's log-probabilities of sampled tokens are those at the request's
-temperature before top-k, top-p and min-p, as ``Completion.logprobs`` needs. The
-distribution after these is computed from the recorded tokens where they cover it.
+SGLang's log-probabilities of sampled tokens are those at the request's temperature before top-k, top-p and min-p, as
+``Completion.logprobs`` needs. The distribution after these cuts is computed from the recorded most probable tokens if
+they cover it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
 Floats = NDArray[np.float64]
-_NOTHING = -1e30
-"""SGLang writes the smallest number of the dtype for the logarithm of 0."""
+_NOTHING = -1e30  #: SGLang writes the smallest number of the dtype for log(0)
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 def forget_aborted(manager: Any, answer: Mapping[str, Any]) -> None:
-    """Let SGLang's ``TokenizerManager`` forget requests that were aborted in its queue: 0.5.12 keeps them for ever.
-
-    Args:
-        answer: The latest answer; unless it is of an aborted request there is nothing to do.
-    """
+    # SGLang 0.5.12 keeps requests that were aborted in its queue for ever (`TokenizerManager.rid_to_state`).
     if (answer["meta_info"].get("finish_reason") or {}).get("type") == "abort":
         for name, state in list(manager.rid_to_state.items()):  # also those for whose answer nobody waits
             if state.finished:
@@ -36,12 +31,7 @@ def forget_aborted(manager: Any, answer: Mapping[str, Any]) -> None:
 
 
 def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int | None = None) -> Completion:
-    """A sampled turn.
-
-    Args:
-        answer: SGLang's answer, with log-probabilities.
-        vocabulary: Size of the model's vocabulary; ``None`` if unknown.
-    """
+    """Return a sampled turn; ``vocabulary`` is the size of the model's vocabulary, ``None`` if unknown."""
     info = answer["meta_info"]
     tokens = tuple(answer["output_ids"])
     logprobs = _chosen(info["output_token_logprobs"])[: len(tokens)]
@@ -72,16 +62,16 @@ def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int
 
 
 def reverified(answer: Mapping[str, Any], count: int, sampling: Sampling) -> Completion | None:
-    """The tokens drawn at the positions of a draft; ``None`` if SGLang drew none (``drawing.reverify``).
+    """Return the tokens drawn at the last ``count`` positions of the prompt.
 
-    Args:
-        answer: SGLang's answer to ``SglangDialect.reverify``.
+    ``None`` if the server does not re-verify drafts (``drawing.reverify``).
     """
     info = answer["meta_info"]
     reason, cached = _reason(info, (), sampling), info.get("cached_tokens") or 0
     if reason is FinishReason.ABORT:
         return Completion(token_ids=(), logprobs=(), finish_reason=reason)
     rows = (info.get("input_top_logprobs") or [])[-count:]
+    # Two most probable tokens always differ: equal ids show that turntree's hooks wrote them.
     if len(rows) != count or not all(row and len(row) == 2 and row[0][1] == row[1][1] for row in rows):
         return None
     table = _table(rows)
@@ -96,38 +86,28 @@ def reverified(answer: Mapping[str, Any], count: int, sampling: Sampling) -> Com
 
 
 def cuts(sampling: Sampling) -> bool:
-    """Whether the distribution differs from the model's at its temperature."""
+    """Return whether top-p, top-k or min-p change the distribution."""
     return sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0
 
 
 def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
-    """The model's log-probabilities at temperature 1 at each of the ``count`` last tokens and after them.
+    """Return log-probabilities at temperature 1 of the ``count`` last tokens and of the token after them.
 
-    Args:
-        answer: SGLang's answer to ``SglangDialect.scoring`` of ``width`` most probable tokens.
-        width: Most probable tokens at each position.
+    ``width`` most probable tokens were requested at each position.
     """
     info = answer["meta_info"]
     given = _chosen(info["input_token_logprobs"][-count:] if count else [])
-    behind = _chosen(info["output_token_logprobs"][:1])
+    after = _chosen(info["output_token_logprobs"][:1])
     rows = [*(info["input_top_logprobs"][-count:] if count else []), *info["output_top_logprobs"][:1]] if width else []
-    table = (
-        _table(rows)
-        if width
-        else TokenLogprobs(np.zeros(0), np.zeros((count + 1, 0), np.int32), np.zeros((count + 1, 0)))
-    )
-    return table._replace(chosen=np.concatenate([given, behind]))
+    empty = TokenLogprobs(np.zeros(0), np.zeros((count + 1, 0), np.int32), np.zeros((count + 1, 0)))
+    table = _table(rows) if width else empty
+    return table._replace(chosen=np.concatenate([given, after]))
 
 
 def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
-    """Draft counters of a turn.
-
-    Args:
-        info: SGLang's ``meta_info``.
-    """
     drafted, accepted = info.get(DRAFTED), info.get(ACCEPTED)
     if drafted is None or accepted is None:
-        # Plain decoding, or drafts of SGLang's own, whose tokens it does not report.
+        # Plain decoding, or SGLang's own drafts: it reports their verify steps, not the drafted tokens.
         steps = info.get("spec_verify_ct") or max(tokens - 1, 0)
         return DraftStats(verify_steps=min(tokens, 1) + steps, accepted=max(tokens - 1 - steps, 0))
     return DraftStats(
@@ -136,6 +116,7 @@ def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
 
 
 def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) -> FinishReason:
+    # SGLang checks the length first; a stop token at the last allowed position is still a stop.
     reason = info.get("finish_reason") or {}
     if reason.get("type") == "length" and tokens and tokens[-1] in sampling.stop_token_ids:
         return FinishReason.STOP
@@ -143,14 +124,12 @@ def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) 
 
 
 def _flags(info: Mapping[str, Any], tokens: int) -> tuple[bool, ...]:
-    """Whether each token was drafted and accepted: the first comes from the prompt's pass, and each step ends with
-    one that was not drafted."""
     accepted = info.get(ACCEPTED)
     if accepted is None:
         return ()
-    flags = [False]
+    flags = [False]  # the pass over the prompt samples the first token
     for count in accepted:
-        flags += [True] * int(count) + [False]
+        flags += [True] * int(count) + [False]  # each step ends with a token that was not drafted
     return tuple(flags[:tokens]) if len(flags) >= tokens else ()
 
 
@@ -159,7 +138,7 @@ def _chosen(entries: Sequence[Sequence[Any]]) -> Floats:
 
 
 def _table(rows: Sequence[Sequence[Sequence[Any]]], width: int | None = None) -> TokenLogprobs:
-    """Rows of entries (log-probability, token, text), most probable first."""
+    # An entry is (log-probability, token id, text); the most probable one comes first.
     logprobs = _numbers([[entry[0] for entry in row[:width]] for row in rows])
     ids = np.array([[entry[1] for entry in row[:width]] for row in rows], np.int32)
     shape = (len(rows), -1) if len(rows) else (0, width or 0)
@@ -172,7 +151,7 @@ def _numbers(values: Sequence[Any]) -> Floats:
 
 
 def _greedy_top(tokens: Sequence[int], width: int) -> TokenLogprobs:
-    """All mass on the sampled tokens; the other columns are tokens without any."""
+    # All mass is on the sampled token; the other columns are arbitrary tokens with probability 0.
     ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
     sampled = np.array(tokens, np.int32)[:, None]
     ids = np.where(ids == sampled, ids[:, :1], ids)
@@ -185,20 +164,21 @@ def _greedy_top(tokens: Sequence[int], width: int) -> TokenLogprobs:
 def _cut_top(
     table: TokenLogprobs, chosen: Floats, sampling: Sampling, vocabulary: int | None
 ) -> tuple[Floats, TokenLogprobs | None]:
-    """Log-probability of each chosen token after min-p, top-k and top-p, and the distribution there; empty and
-    ``None`` if the recorded tokens do not cover all that are kept."""
+    # Return empty arrays and None unless the recorded tokens cover all tokens that the cuts keep.
     p = np.exp(table.logprobs)
     keep = p >= sampling.min_p * p[:, :1]
     if sampling.top_k != -1:
         keep &= np.arange(p.shape[1]) < sampling.top_k
-    all_of_it = p.shape[1] == vocabulary
-    whole = sampling.min_p == 0 and sampling.top_k == -1
-    mass = np.ones((len(p), 1)) if whole else (p * keep).sum(1, keepdims=True)
-    covered = ~keep.all(1) | whole | all_of_it
+    complete = p.shape[1] == vocabulary
+    # Top-p counts mass after min-p and top-k. Without these the mass is 1, whatever was recorded.
+    uncut = sampling.min_p == 0 and sampling.top_k == -1
+    mass = np.ones((len(p), 1)) if uncut else (p * keep).sum(1, keepdims=True)
+    covered = ~keep.all(1) | uncut | complete
     if sampling.top_p < 1:
         kept = p * keep
-        keep &= np.cumsum(kept, 1) - kept < sampling.top_p * mass
-    covered &= ~keep.all(1) | all_of_it
+        keep &= np.cumsum(kept, 1) - kept < sampling.top_p * mass  # the token that crosses top_p is kept
+    # If the least probable recorded token is kept, unrecorded ones may be kept too.
+    covered &= ~keep.all(1) | complete
     if not covered.all():
         return np.zeros(0), None
     sums = (p * keep).sum(1)

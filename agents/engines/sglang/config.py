@@ -1,15 +1,49 @@
-"""Settings of an SGLang engine in this process, and their conversion to SGLang's own arguments."""
-
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turntree.agents.engines.served.config import ServedConfig
-from turntree.agents.engines.sglang.context_length import KEPT
+from turntree.agents.engines.served.settings import ServedConfig
 from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
 
+# SGLang 0.5.12 with context_length C refuses prompts of C - 6 or more tokens, and ends a turn at C - 2 tokens in all.
+# The extra positions are never filled: turntree requests at most `max_context` tokens, and drafts end with the turn.
+KEPT = 6  #: positions added to ``max_context``; a prompt of ``max_context - 1`` tokens must be below ``C - 6``
+#: Environment variable that lets ``context_length`` exceed the model's limit.
+ALLOWANCE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+
+
+def allowance(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables in which SGLang accepts ``context_length``, which includes ``KEPT``.
+
+    Raises:
+        ValueError: If the model's context is shorter than ``max_context``.
+    """
+    # C may exceed the model's limit, which SGLang allows only with the variable; `max_context` may not.
+    limit, wanted = _model_limit(arguments), int(arguments["context_length"]) - KEPT
+    if wanted > limit:
+        raise ValueError(
+            f"max_context is {wanted}, but the model {arguments['model_path']} has a context of {limit} tokens; lower "
+            "max_context, or extend the model by engine_args={'json_model_override_args': ...}"
+        )
+    return {ALLOWANCE: "1"} if wanted + KEPT > limit else {}
+
+
+def _model_limit(arguments: Mapping[str, Any]) -> int:
+    from sglang.srt.configs.model_config import ModelConfig
+
+    config = ModelConfig(
+        arguments["model_path"],
+        trust_remote_code=arguments.get("trust_remote_code", False),
+        revision=arguments.get("revision"),
+        model_override_args=arguments.get("json_model_override_args", "{}"),
+    )
+    return int(config.context_len)
+
+
+#: SGLang's arguments that engine_args may not set
 _OURS = ("model_path", "context_length", "max_running_requests", "skip_tokenizer_init")
 _ALGORITHM = "speculative_algorithm"
 _NGRAM = "NGRAM"
@@ -17,28 +51,29 @@ _NGRAM = "NGRAM"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangEngineConfig(ServedConfig):
-    """Size and behaviour of one engine."""
+    """Settings of an SGLang engine in this process."""
 
     draft_tokens: int = 0
-    """Most tokens of one request in one pass, the last sampled one included; 0 decodes plainly."""
+    """Most tokens of one request in one pass, including the last sampled one; 0 decodes plainly."""
     speculation: SglangSettings = field(default_factory=SglangSettings)
     """Settings of turntree's draft worker."""
 
     def __post_init__(self) -> None:
-        self._check({"draft_tokens": 0}, _OURS, "the fields max_context and max_batch say the same")
+        self._check({"draft_tokens": 0}, _OURS, "use the fields max_context and max_batch")
         if self.draft_tokens and _ALGORITHM in self.engine_args:
             raise ValueError(
-                f"SglangEngineConfig.engine_args asks for {self.engine_args[_ALGORITHM]}, and draft_tokens="
-                f"{self.draft_tokens} for turntree's drafts; set draft_tokens=0 to use the other alone"
+                f"SglangEngineConfig.engine_args selects {self.engine_args[_ALGORITHM]}, but draft_tokens="
+                f"{self.draft_tokens} selects turntree's drafts; set draft_tokens=0 to use "
+                f"{self.engine_args[_ALGORITHM]}"
             )
 
     @property
     def speculates(self) -> bool:
-        """Whether drafts are verified, from turntree or SGLang."""
+        """Whether turntree or SGLang verifies drafts."""
         return bool(self.draft_tokens or self.engine_args.get(_ALGORITHM))
 
     def to_engine_args(self, model: str) -> dict[str, Any]:
-        """Arguments of ``sglang.Engine``; ``model`` is a directory or a Hugging Face id."""
+        """Return the arguments of ``sglang.Engine``."""
         arguments: dict[str, Any] = {
             "model_path": model,
             "dtype": self.dtype,
@@ -56,5 +91,5 @@ class SglangEngineConfig(ServedConfig):
         return arguments
 
     def to_variable(self) -> str:
-        """Text of the environment variable that the worker reads."""
+        """Return the value of the environment variable that the draft worker reads."""
         return json.dumps(self.speculation.to_mapping())

@@ -1,4 +1,4 @@
-"""``SglangDialect``: turns as SGLang's requests, for the engine in process, a client of a server and verl's server."""
+"""Conversion of turns to SGLang's requests, for an engine in this process, a remote server and verl's server."""
 
 from __future__ import annotations
 
@@ -11,45 +11,37 @@ from turntree.agents.engines.protocol import Completion, FinishReason, Sampling,
 from turntree.agents.engines.request_wire import turn_entries
 from turntree.agents.engines.served.dialect import UnsupportedSampling, sampling_fields
 from turntree.agents.engines.sglang import answers
-from turntree.agents.engines.sglang.wire import JUDGES, OURS
+from turntree.agents.engines.sglang.wire import OURS, REVERIFIES
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
-_IDLE_SECONDS = 60.0
-"""Time that running requests may take to end before the cache is emptied, seconds."""
-_RECORDED = 64
-"""Most probable tokens requested to compute the distribution after top-p or min-p from."""
+_IDLE_SECONDS = 60.0  #: seconds that running requests may take to end before the cache is emptied
+_RECORDED = 64  #: most probable tokens requested to compute the distribution after top-p or min-p
+#: Arguments with which SGLang schedules by priority, higher numbers first. Without the second argument, requests
+#: without a number would come last.
 PRIORITIES = {"enable_priority_scheduling": True, "default_priority_value": 0}
-"""Arguments with which SGLang schedules by priority, higher numbers first; without the second one a request without a
-number would come last."""
 
 
 class SglangDialect:
-    """The ``Dialect`` of SGLang: its arguments of a request, without the id.
-
-    Args:
-        vocabulary: Size of the model's vocabulary; ``None`` if unknown.
-    """
+    """The ``Dialect`` of SGLang: the arguments of a request except its id."""
 
     priority_setting: ClassVar[str] = "enable_priority_scheduling=true and default_priority_value=0"
     spare: ClassVar[int] = 1
+    #: Priority of a precomputed turn's requests, below ``PRIORITIES`` by more than SGLang's threshold of preemption.
     precomputed: ClassVar[int] = -1000
-    """Priority of a precomputed turn's requests, below ``PRIORITIES`` by more than SGLang's threshold of preemption."""
 
     def __init__(self, *, speculates: bool, vocabulary: int | None) -> None:
         self.speculates = speculates
         self.vocabulary = vocabulary
 
     def reverifies(self, sampling: Sampling) -> bool:
-        """See ``Dialect``."""
         return True
 
     def turn(self, request: TurnRequest, given: int) -> dict[str, Any]:
-        """See ``Dialect``."""
         sampling = request.sampling
         penalties = (sampling.repetition_penalty != 1, sampling.presence_penalty != 0, sampling.frequency_penalty != 0)
         if self.speculates and any(penalties):
             raise UnsupportedSampling(
-                "SGLang applies the same penalties to all nodes of a draft tree, got repetition_penalty="
+                "SGLang applies the same penalties to all nodes of a draft tree; got repetition_penalty="
                 f"{sampling.repetition_penalty}, presence_penalty={sampling.presence_penalty}, frequency_penalty="
                 f"{sampling.frequency_penalty}; use 1, 0 and 0, or an engine without speculation (draft_tokens=0)"
             )
@@ -66,16 +58,16 @@ class SglangDialect:
         } | ({"priority": self.precomputed} if request.precomputed_for else {})
 
     def reverify(self, request: TurnRequest) -> dict[str, Any]:
-        """See ``Dialect`` and ``drawing.reverify``."""
+        # The draft becomes the end of the prompt, and SGLang samples one token after it.
         prompt, turn_draft = list(request.prompt_ids), list(request.draft)
         given = replace(request, prompt_ids=[*prompt, *turn_draft], sampling=replace(request.sampling, max_tokens=1))
         arguments = self.turn(given, 0)
         entries = turn_entries(request, given=len(turn_draft), reverified=True)
         arguments["sampling_params"]["custom_params"] = {OURS: True, **entries}
+        # The hooks answer in place of two most probable tokens (`drawing.reverify`).
         return arguments | {"logprob_start_len": len(prompt) - 1, "top_logprobs_num": 2}
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> dict[str, Any]:
-        """See ``Dialect``."""
         return {
             "input_ids": list(whole),
             "sampling_params": {"temperature": 1.0, "max_new_tokens": 1, "ignore_eos": True},
@@ -85,42 +77,38 @@ class SglangDialect:
         }
 
     def again(self, asked: Any, answer: Any) -> None:
-        """See ``Dialect``: SGLang computes all that is asked for."""
+        """SGLang computes everything that is asked for, so no request is repeated."""
 
     def completion(self, answer: Mapping[str, Any], sampling: Sampling) -> Completion:
-        """See ``Dialect``."""
         return answers.completion(answer, sampling, vocabulary=self.vocabulary)
 
     def drawn(self, answer: Mapping[str, Any], request: TurnRequest) -> Completion | None:
-        """See ``Dialect``."""
         return answers.reverified(answer, len(request.draft), request.sampling)
 
     def scored(self, answer: Mapping[str, Any], tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
-        """See ``Dialect``."""
         info = answer["meta_info"]
         if (info.get("finish_reason") or {}).get("type") not in (FinishReason.LENGTH, FinishReason.STOP):
             return None
         return answers.scored(answer, len(tokens), top), info.get("cached_tokens") or 0
 
     def _recorded(self, sampling: Sampling) -> int:
-        """Number of most probable tokens requested, before top-k, top-p and min-p."""
         if not sampling.top_logprobs or not answers.cuts(sampling):
             return sampling.top_logprobs
+        # One more than top_k shows that the recorded tokens cover all kept ones.
         most = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
         return most if self.vocabulary is None else min(most, self.vocabulary)
 
 
-def judged_by(states: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether SGLang judges drafts, by the internal states of its schedulers; they may not be known."""
-    return next((bool(state.get(JUDGES, False)) for state in states), False)
+def reverifies_drafts(states: Sequence[Mapping[str, Any]]) -> bool:
+    # Read from the internal states of SGLang's schedulers; without turntree they lack the key.
+    return next((bool(state.get(REVERIFIES, False)) for state in states), False)
 
 
 def wait_until(flushed: Callable[[], bool]) -> None:
-    """Empty SGLang's cache by ``flushed``, which tells whether it was: not while requests run, and right after the last
-    answer the scheduler may still hold its request.
+    """Call ``flushed`` until SGLang's cache is emptied, which fails while requests run or have just ended.
 
     Raises:
-        TimeoutError: If requests did not end.
+        TimeoutError: If running requests did not end.
     """
     deadline = time.monotonic() + _IDLE_SECONDS
     while not flushed():

@@ -1,13 +1,12 @@
-"""``SglangEngine``: SGLang's engine in this process, behind turntree's engine protocol.
+"""SGLang's engine in this process, behind turntree's engine protocol.
 
-SGLang runs its model in processes of its own; its client lives here on a thread
-with an event loop, so that one engine serves callers in any loop.
+SGLang runs its model in its own processes; its client runs here on a thread with an event loop, so that callers of
+any event loop can use one engine.
 
 Not available from SGLang:
 
-- The distribution after top-p or min-p if more than 64 tokens share it: then
-  ``Completion.behaviour_logprobs`` and ``top`` are left out; ``score`` gives both,
-  from the whole vocabulary, which is slow.
+- The distribution after top-p or min-p if more than 64 tokens share it. ``Completion.behaviour_logprobs`` and ``top``
+  are then empty; ``score`` returns both from the whole vocabulary, which is slow.
 - The sums of the exactness monitors.
 """
 
@@ -22,12 +21,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.event_thread import EventThread
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.sglang.answers import forget_aborted
-from turntree.agents.engines.sglang.config import SglangEngineConfig
-from turntree.agents.engines.sglang.context_length import allowance
-from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by, wait_until
+from turntree.agents.engines.sglang.config import SglangEngineConfig, allowance
+from turntree.agents.engines.sglang.dialect import SglangDialect, reverifies_drafts, wait_until
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.errors import MissingExtra
 
@@ -38,13 +36,10 @@ if TYPE_CHECKING:
 
 
 class SglangEngine(ServedTurns):
-    """Generates and scores turns with SGLang. Create it in the main thread, whose signals SGLang handles.
+    """Generate and score turns with SGLang. Create it in the main thread, whose signals SGLang handles.
 
     >>> engine = SglangEngine("path/to/model", config=SglangEngineConfig(draft_tokens=8))  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
-
-    Args:
-        model: Directory or Hugging Face id.
 
     Raises:
         MissingExtra: If SGLang is not installed.
@@ -57,12 +52,12 @@ class SglangEngine(ServedTurns):
             import sglang
         except ModuleNotFoundError as error:
             raise MissingExtra("the SGLang engine", "sglang") from error
-        # SGLang would choose one that it listens at only seconds later, when a connection of Ray's may have it.
+        # SGLang would choose a port now and bind it seconds later; a connection of Ray may take it meanwhile.
         arguments = {"nccl_port": free_port(), **self.config.to_engine_args(str(model))}
         with _environment({VARIABLE: self.config.to_variable(), **allowance(arguments)}):
             self._engine: Any = sglang.Engine(**arguments)
         self._thread = EventThread("the SglangEngine")
-        # Its synchronous methods call the loop's ``run_until_complete`` and no other method of it.
+        # SGLang's synchronous methods use only `run_until_complete` of the loop.
         self._engine.loop = SimpleNamespace(run_until_complete=self._thread.call)
         self._live: set[str] = set()
         vocabulary = int(self._engine.tokenizer_manager.model_config.vocab_size)
@@ -74,29 +69,22 @@ class SglangEngine(ServedTurns):
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
-        """Load new weights in place, once the running requests have ended. Keys and values are dropped, the store of
-        drafts is kept.
+        """Load new weights in place, once running requests have ended.
 
-        Args:
-            named: Weights, under the names of the checkpoint.
-            version: Version of the weights; ``None`` counts up.
+        Keys and values are dropped, the draft store is kept. ``version=None`` adds 1 to the version.
 
         Raises:
-            RuntimeError: If SGLang refuses them.
+            RuntimeError: If SGLang refuses the weights.
             TimeoutError: If running requests did not end.
         """
         self._update(lambda: self._engine.update_weights_from_tensor(list(named)), version)
 
     def update_weights_from_disk(self, model: str | Path, *, version: int | None = None) -> None:
-        """As ``update_weights``, from a checkpoint's directory."""
+        """Load new weights from a checkpoint's directory; otherwise like ``update_weights``."""
         self._update(lambda: self._engine.update_weights_from_disk(str(model)), version)
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values, once the running requests have ended; the store of drafts is kept.
-
-        Raises:
-            TimeoutError: If they did not end.
-        """
+        """Drop all keys and values, once running requests have ended; keep the draft store."""
 
         def flushed() -> bool:
             answer = self._engine.flush_cache()
@@ -105,33 +93,33 @@ class SglangEngine(ServedTurns):
         wait_until(flushed)
 
     def release_memory(self) -> None:
-        """Give back the memory of weights, keys and values until ``resume_memory``; the store of drafts is kept."""
+        """Free the memory of weights, keys and values until ``resume_memory``; keep the draft store."""
         self.reset_prefix_cache()
         self._engine.release_memory_occupation()
 
     def resume_memory(self) -> None:
-        """Take the memory again; the weights must be updated then."""
+        """Allocate the memory again; the weights must then be updated."""
         self._engine.resume_memory_occupation()
 
     @property
     def live(self) -> int:
-        """Number of requests that run or wait."""
+        """Number of running and waiting requests."""
         return len(self._live)
 
     def abort_all(self) -> int:
-        """End every live request with what it has sampled; returns how many there were."""
+        """End every live request with the tokens sampled so far; return the number of requests."""
         live = self.live
         self._thread.call(self._abort_by(everything=True))
         return live
 
     def figures(self) -> dict[str, Any]:
-        """Counters of turntree's worker; empty without one."""
+        """Return the counters of turntree's draft worker; empty without one."""
         state: dict[str, Any] = self._engine.get_server_info()["internal_states"][0]
         figures: dict[str, Any] = state.get("turntree") or {}
         return figures
 
     def close(self) -> None:
-        """Stop SGLang; live requests end with an error. Closing twice is fine."""
+        """Stop SGLang, which fails live requests; safe to call twice."""
         if not self._thread.closed:
             self._engine.shutdown()
             self._thread.close()
@@ -148,13 +136,14 @@ class SglangEngine(ServedTurns):
         finally:
             self._live.discard(name)
 
-    async def _judges(self) -> bool:
-        return judged_by(await self._thread.run(self._engine.tokenizer_manager.get_internal_state()))
+    async def _reverifies(self) -> bool:
+        return reverifies_drafts(await self._thread.run(self._engine.tokenizer_manager.get_internal_state()))
 
     async def _abort(self, names: Sequence[str]) -> None:
         await self._thread.run(self._abort_by(names))
 
     async def _abort_by(self, names: Sequence[str] = (), *, everything: bool = False) -> None:
+        # Runs on the client's event loop, which owns SGLang's request table.
         for name in [""] if everything else names:
             self._engine.tokenizer_manager.abort_request(rid=name, abort_all=everything)
 
@@ -166,7 +155,7 @@ class SglangEngine(ServedTurns):
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, inherited by processes started in the block."""
+    # SGLang's child processes inherit the variables.
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -180,7 +169,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _accepted(answer: Any) -> None:
-    """Check SGLang's answer, success and a message in one of several forms."""
+    # SGLang answers with success and a message, as a tuple or as an object.
     success, message = answer[:2] if isinstance(answer, tuple) else (answer.success, getattr(answer, "message", ""))
     if not success:
         raise RuntimeError(f"SGLang did not take the weights: {message}")

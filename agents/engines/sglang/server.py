@@ -1,13 +1,12 @@
-"""``SglangServer``: a client of a server started by ``sglang serve``, token ids in and out.
+"""A client of a server started by ``sglang serve``, with token ids in and out.
 
-With turntree installed beside SGLang the server draws seeded requests as the
-engine in process does; with ``--speculative-algorithm TURNTREE`` it drafts. (``python
--m sglang.launch_server`` of 0.5.12 reads its arguments before it loads plugins;
-there the name is ``NGRAM``, with ``TURNTREE_SGLANG='{"replace_ngram": true}'``.)
-Without turntree, seeds are ignored and a turn may also end at the model's own end tokens.
+With turntree installed beside SGLang, the server samples seeded requests as the engine in this process does; with
+``--speculative-algorithm TURNTREE`` it drafts. (``python -m sglang.launch_server`` of 0.5.12 parses its arguments
+before it loads plugins: there, use the name ``NGRAM`` with ``TURNTREE_SGLANG='{"replace_ngram": true}'``.) Without
+turntree, the server ignores seeds, and a turn may also end at the model's own end tokens.
 
-Invariant: no text is sent or read. The limits of SGLang are listed in ``engine``;
-the policy's weights can only be updated from a checkpoint.
+No text is sent or received. The limits of SGLang are listed in ``engine``; weights can only be updated from a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -18,24 +17,18 @@ from typing import Any
 
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.server_client import ServerClient, ServerError
-from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by, wait_until
+from turntree.agents.engines.sglang.dialect import SglangDialect, reverifies_drafts, wait_until
 
 
 class SglangServer(ServedTurns):
-    """Generates and scores turns with an SGLang server.
+    """Generate and score turns with an SGLang server at ``base_url``.
 
     >>> engine = SglangServer("http://localhost:30000")  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
-    Args:
-        max_context: Most tokens of prompt and response together; ``None`` leaves the bound to the server.
-        vocabulary: Size of the model's vocabulary, to score other distributions than the model's at temperature 1.
-        speculates: Whether the server may verify drafts; parameters that drafts do not support are then refused.
-        seconds: Time limit of a turn.
-        transport: An ``httpx`` transport, for tests.
-
-    Raises:
-        MissingExtra: If httpx is not installed.
+    ``max_context=None`` leaves the limit of prompt and response together to the server. ``vocabulary`` is needed to
+    score with transforms other than temperature 1. With ``speculates``, parameters that drafts do not support are
+    refused. ``seconds`` limits a turn. Raises ``MissingExtra`` if httpx is not installed.
     """
 
     def __init__(
@@ -60,47 +53,41 @@ class SglangServer(ServedTurns):
         )
 
     def update_weights_from_disk(self, model: str | Path, *, version: int | None = None) -> None:
-        """Load a checkpoint in place, once the running requests have ended. Keys and values are dropped, the store
-        of drafts is kept.
+        """Load a checkpoint, a directory on the server, once running requests have ended.
 
-        Args:
-            model: Its directory, as the server sees it.
-            version: Version of the weights; ``None`` counts up.
+        Keys and values are dropped, the draft store is kept. ``version=None`` adds 1 to the version.
 
         Raises:
-            ServerError: If the server does not take it.
+            ServerError: If the server refuses the weights.
             TimeoutError: If running requests did not end.
         """
         self.reset_prefix_cache()
         answer = self._client.call(self._post("/update_weights_from_disk", {"model_path": str(model)})).json()
         if not answer.get("success"):
-            raise ServerError(f"the server did not take the weights: {answer.get('message')}")
+            raise ServerError(f"the server refused the weights: {answer.get('message')}")
         self._updated(version)
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values, once the running requests have ended; the store of drafts is kept.
-
-        Raises:
-            TimeoutError: If they did not end.
-        """
+        """Drop all keys and values, once running requests have ended; keep the draft store."""
         wait_until(lambda: self._client.call(self._flushed()))
 
     def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
+        """Close the connections; safe to call twice."""
         self._client.close()
 
     async def _ask(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = (await self._client.run(self._turn({**asked, "rid": name}))).json()
         return answer
 
-    async def _judges(self) -> bool:
+    async def _reverifies(self) -> bool:
         reply = await self._client.run(self._client.answer("GET", "/server_info"))
-        return reply.status_code == 200 and judged_by(reply.json().get("internal_states", []))
+        return reply.status_code == 200 and reverifies_drafts(reply.json().get("internal_states", []))
 
     async def _turn(self, arguments: dict[str, Any]) -> Any:
         try:
             return await self._post("/generate", arguments)
         except asyncio.CancelledError:
+            # The server would generate the whole turn although nobody reads it.
             await asyncio.shield(self._post("/abort_request", {"rid": arguments["rid"]}))
             raise
 

@@ -1,8 +1,7 @@
 """Settings of the draft worker inside SGLang.
 
-SGLang starts processes of its own, and its server arguments have no field for a
-plugin's settings. So these go through the environment: ``TURNTREE_SGLANG`` holds a
-JSON object, and each process of the engine reads the same.
+SGLang's server arguments have no field for a plugin's settings. The settings are therefore passed to SGLang's
+processes as a JSON object in the environment variable ``TURNTREE_SGLANG``.
 """
 
 from __future__ import annotations
@@ -16,27 +15,24 @@ from typing import Any
 from turntree.agents.engines.drafting.step_bound import most_drafted
 from turntree.agents.engines.served.settings import DraftSettings
 
-VARIABLE = "TURNTREE_SGLANG"
-"""Environment variable with the settings as a JSON object."""
-ALGORITHM = "TURNTREE"
-"""Name of the algorithm: ``speculative_algorithm="TURNTREE"``."""
+VARIABLE = "TURNTREE_SGLANG"  #: environment variable with the settings as a JSON object
+ALGORITHM = "TURNTREE"  #: name of turntree's algorithm: ``speculative_algorithm="TURNTREE"``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangSettings(DraftSettings):
-    """Settings of the worker."""
+    """Settings of turntree's draft worker in SGLang."""
 
+    # The widest is always `speculative_num_draft_tokens`. Empty: 1, 2, 4, ... below it on the CPU, and 1 on an
+    # accelerator, where each width has its own attention and graphs.
     widths: tuple[int, ...] = ()
-    """Ascending widths that the worker chooses among: tokens of one request in one pass, the last sampled one
-    included, 1 is plain decoding. ``speculative_num_draft_tokens`` is the widest in any case. Empty: below it 1, 2, 4
-    and so on, and 1 alone on an accelerator, where each width has an attention and graphs of its own."""
+    """Ascending tree sizes to choose among, in tokens of a request per pass (1 is plain decoding)."""
     max_depth: int = 32
     """Greatest depth of a draft."""
     min_probability: float = 0.2
-    """A node is offered if the store's estimate that its whole path is accepted reaches this probability."""
+    """Draft a node if the estimated probability that its whole path is accepted is at least this."""
     replace_ngram: bool = False
-    """Keep SGLang's algorithm name ``NGRAM`` and replace its worker by this one, for launchers that know only built-in
-    names."""
+    """Replace SGLang's worker for ``NGRAM``, for launchers that know only built-in algorithm names."""
 
     def __post_init__(self) -> None:
         DraftSettings.__post_init__(self)
@@ -47,7 +43,7 @@ class SglangSettings(DraftSettings):
             raise ValueError(f"SglangSettings.max_depth must be at least 1, got {self.max_depth}")
 
     def widths_within(self, widest: int, *, device: str = "cpu") -> tuple[int, ...]:
-        """The widths to choose among if the engine takes at most ``widest`` tokens of a request.
+        """Return the widths to choose among if the engine takes at most ``widest`` tokens of a request.
 
         >>> SglangSettings().widths_within(12), SglangSettings().widths_within(12, device="cuda")
         ((1, 2, 4, 8, 12), (1, 12))
@@ -58,7 +54,7 @@ class SglangSettings(DraftSettings):
         return (*(width for width in self.widths or own if width < widest), widest)
 
     def most_width(self, rows: int, widths: Sequence[int], device: str) -> int:
-        """The widest of ``widths`` that a pass of ``rows`` requests may have, at least the first.
+        """Return the widest of ``widths`` that a pass of ``rows`` requests may have, at least the first.
 
         >>> SglangSettings().most_width(256, (1, 2, 4, 8, 9), "cuda"), SglangSettings().most_width(9, (1, 9), "cuda")
         (8, 9)
@@ -69,10 +65,10 @@ class SglangSettings(DraftSettings):
 
 
 def graph_sizes(most: int) -> list[int]:
-    """Batch sizes whose graphs are captured for each width of a verify pass, up to ``most``, ascending.
+    """Return the ascending batch sizes up to ``most`` whose graphs are captured for each width.
 
-    SGLang's own list with drafts has three times as many, and the start of an engine lasts as long. Between two sizes a
-    batch is padded, by a half at most, and by a third from 64 requests on.
+    SGLang's own list with drafts is three times as long and takes three times as long to capture. A batch is padded to
+    the next size: by at most a half, from 64 requests on by at most a third.
 
     >>> graph_sizes(24), len(graph_sizes(256)), graph_sizes(512)[-3:]
     ([1, 2, 4, 8, 12, 16, 24], 17, [384, 448, 512])
@@ -82,10 +78,9 @@ def graph_sizes(most: int) -> list[int]:
 
 
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> SglangSettings:
-    """Read ``TURNTREE_SGLANG``; the defaults where it is not set.
+    """Read ``TURNTREE_SGLANG``; return the defaults if it is not set.
 
-    Raises:
-        ValueError: If it holds no JSON object, an unknown key or an invalid value.
+    Raises ``ValueError`` if it is not a JSON object, or has an unknown key or an invalid value.
 
     >>> settings_from_environment({"TURNTREE_SGLANG": '{"widths": [1, 8], "forest": {"rollouts_per_state": 8}}'}).widths
     (1, 8)

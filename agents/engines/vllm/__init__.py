@@ -1,1 +1,1 @@
-"""vLLM as an engine of turntree, and turntree's drafter inside it."""
+"""vLLM as an engine of turntree, and turntree's drafter inside vLLM."""

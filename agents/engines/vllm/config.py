@@ -1,5 +1,3 @@
-"""Settings of a vLLM engine in this process, and their conversion to vLLM's own arguments."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,35 +5,81 @@ from dataclasses import dataclass
 from secrets import randbits
 from typing import Any
 
-from turntree.agents.engines.served.config import ServedConfig
-from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
+from turntree.agents.engines.served.settings import ServedConfig
+from turntree.agents.engines.vllm import compat
+from turntree.agents.engines.vllm.graphs import graph_sizes
+from turntree.agents.engines.vllm.settings import SECTION, DrafterSettings, drafts_by_turntree
 
+SCHEDULER = "turntree.agents.engines.vllm.overlap.scheduler.DraftScheduler"
+_BATCHED = 8192  #: Default of the most tokens of a step: the draft positions of all requests, and prompts beside them.
+
+
+def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> dict[str, Any]:
+    """Return vLLM's arguments completed for turntree's drafter on an accelerator; given ones win.
+
+    Other drafters' arguments are unchanged. ``rows`` is the most requests of a step, ``ranks`` the processes that share
+    the model.
+    """
+    speculative = arguments.get("speculative_config")
+    if speculative is None or not drafts_by_turntree(speculative):
+        return dict(arguments)
+    given = dict(arguments)
+    longest = int(speculative["num_speculative_tokens"])
+    given.setdefault("compilation_config", graph_sizes(rows, longest))
+    given.setdefault("max_num_batched_tokens", _BATCHED)
+    if (
+        ranks == 1  # with several, each rank would need the same drafts at the same time
+        and compat.is_checked()  # the interface of ngram_gpu differs in other versions
+        and given.get("async_scheduling") is not False
+        and "scheduler_cls" not in given
+    ):
+        settings = DrafterSettings.from_additional_config(given.get("additional_config"))
+        given["additional_config"] = {**(given.get("additional_config") or {}), **settings.to_additional_config()}
+        given["scheduler_cls"] = SCHEDULER
+        # vLLM refuses custom drafters under asynchronous scheduling; `ngram_interface` replaces this one.
+        given["speculative_config"] = {
+            "method": "ngram_gpu",
+            "num_speculative_tokens": longest,
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 1,
+        }
+    return given
+
+
+def is_ours(vllm_config: Any) -> bool:
+    # turntree replaces ngram_gpu only if additional_config has turntree's section.
+    speculative, additional = vllm_config.speculative_config, vllm_config.additional_config
+    return (
+        speculative is not None
+        and speculative.method == "ngram_gpu"
+        and isinstance(additional, Mapping)
+        and SECTION in additional
+    )
+
+
+#: vLLM's arguments that engine_args may not set
 _OURS = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")
 WORKER_EXTENSION = "turntree.agents.engines.vllm.worker.WorkerExtension"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmEngineConfig(ServedConfig):
-    """Size and behaviour of one engine."""
+    """Settings of a vLLM engine in this process."""
 
     speculative_config: Mapping[str, Any] | None = None
-    """vLLM's ``speculative_config``; ``None`` decodes plainly. See ``drafter`` for turntree's."""
+    """vLLM's ``speculative_config``; ``None`` decodes plainly."""
     enforce_eager: bool | None = None
-    """Whether to skip compiling the model; ``None`` compiles on an accelerator."""
+    """Do not compile the model; ``None`` compiles on an accelerator."""
     kv_cache_bytes: int | None = None
-    """Memory for keys and values; ``None`` leaves it to vLLM."""
+    """Memory for keys and values, in bytes; ``None`` leaves the size to vLLM."""
     start_seconds: float = 600.0
-    """Time limit of the engine's start."""
+    """Time limit for starting the engine, in seconds."""
 
     def __post_init__(self) -> None:
         self._check({}, _OURS, "speculation is the field speculative_config")
 
     def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:
-        """Arguments of ``AsyncEngineArgs``.
-
-        Args:
-            model: Directory or Hugging Face id.
-        """
+        """Return the arguments of ``AsyncEngineArgs``."""
         arguments: dict[str, Any] = {
             "model": model,
             "dtype": self.dtype,
@@ -46,6 +90,7 @@ class VllmEngineConfig(ServedConfig):
             "enable_prefix_caching": True,
             "disable_log_stats": True,
             **self.engine_args,
+            # After engine_args: turntree's conversion of answers depends on these.
             "logprobs_mode": "processed_logprobs",
             "max_logprobs": -1,
             "worker_extension_cls": WORKER_EXTENSION,

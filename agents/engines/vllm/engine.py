@@ -1,16 +1,13 @@
-"""``VllmEngine``: vLLM's asynchronous engine in this process, behind turntree's engine protocol.
+"""vLLM's asynchronous engine in this process, behind turntree's engine protocol.
 
-vLLM runs its model in a process of its own; its client lives here on a thread
-with an event loop, so that one engine serves callers in any loop and the
-synchronous methods block no other caller.
+vLLM runs its model in its own process; its client runs here on a thread with an event loop, so that callers of any
+event loop can use one engine, and synchronous methods block no other caller.
 
 Not available from vLLM:
 
-- With ``top_p`` or ``top_k`` its log-probabilities are those after both, so
-  ``Completion.logprobs`` equals ``behaviour_logprobs`` there and is not the
-  policy's; ``score`` gives both.
-- Which tokens were drafted and accepted (``Completion.accepted``), and the sums of
-  the exactness monitors.
+- With ``top_p`` or ``top_k``, ``Completion.logprobs`` are the log-probabilities after both, equal to
+  ``behaviour_logprobs``, and not the policy's. ``score`` returns both.
+- Which tokens were drafted and accepted (``Completion.accepted``), and the sums of the exactness monitors.
 """
 
 from __future__ import annotations
@@ -37,23 +34,20 @@ if TYPE_CHECKING:
 
 
 class VllmEngine(ServedTurns):
-    """Generates and scores turns with vLLM.
+    """Generate and score turns with vLLM; ``model`` is a directory or a Hugging Face id.
 
     >>> engine = VllmEngine("path/to/model", config=VllmEngineConfig(max_context=4096))  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
-    Args:
-        model: Directory or Hugging Face id.
-
     Raises:
         MissingExtra: If vLLM is not installed.
-        RuntimeError: If it did not start, or does not draw by turntree's seeds.
+        RuntimeError: If vLLM did not start, or would ignore turntree's seeds.
     """
 
     def __init__(self, model: str | Path, *, config: VllmEngineConfig | None = None) -> None:
         self.config = config or VllmEngineConfig()
         self._llm: Any = None  # vLLM's AsyncLLM, once it is started
-        self._live: set[str] = set()
+        self._live: set[str] = set()  # ids of running and waiting requests
         self._thread = EventThread("the vLLM engine")
         try:
             vocabulary = self._thread.call(self._start(str(model)), seconds=self.config.start_seconds)
@@ -68,19 +62,15 @@ class VllmEngine(ServedTurns):
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
-        """Load new weights in place. Keys and values are dropped, the store of drafts is kept.
+        """Load all weights in place; drop keys and values, keep the draft store.
 
-        Running requests continue with the new weights.
-
-        Args:
-            named: All weights, under the names of the checkpoint.
-            version: Version of the weights; ``None`` counts up.
+        Running requests continue with the new weights. ``version=None`` adds 1 to the version.
         """
         from safetensors.torch import save_file
 
         folder = Path(tempfile.mkdtemp(prefix="turntree-weights-"))
         try:
-            # Copies, since a file cannot hold tensors that share memory.
+            # Copies: safetensors refuses tensors that share memory.
             save_file({name: tensor.detach().cpu().clone() for name, tensor in named}, folder / "model.safetensors")
             self._thread.call(self._reload(str(folder)))
         finally:
@@ -88,26 +78,26 @@ class VllmEngine(ServedTurns):
         self._updated(version)
 
     def figures(self) -> dict[str, float]:
-        """Counters of turntree's drafter; empty without one."""
+        """Return the counters of turntree's drafter; empty without one."""
         return summed(self._thread.call(ask_workers(self._llm, "turntree_drafter_stats")))
 
     @property
     def live(self) -> int:
-        """Number of requests that run or wait."""
+        """Number of running and waiting requests."""
         return len(self._live)
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values; the store of drafts is kept."""
+        """Drop all keys and values; keep the draft store."""
         self._thread.call(self._llm.reset_prefix_cache(reset_running_requests=True))
 
     def abort_all(self) -> int:
-        """End every live request with what it has sampled; returns how many there were."""
+        """End every live request with the tokens sampled so far; return the number of requests."""
         live = list(self._live)
         self._thread.call(self._llm.abort(live))
         return len(live)
 
     def close(self) -> None:
-        """Stop vLLM; live requests end as aborted. Closing twice is fine."""
+        """Stop vLLM and abort live requests; safe to call twice."""
         if self._thread.closed:
             return
         if self._llm is not None:
@@ -115,7 +105,6 @@ class VllmEngine(ServedTurns):
         self._thread.close()
 
     async def _start(self, model: str) -> int:
-        """Start vLLM; returns the size of the model's vocabulary."""
         try:
             from vllm import AsyncEngineArgs
             from vllm.platforms import current_platform
@@ -135,7 +124,6 @@ class VllmEngine(ServedTurns):
         return await self._thread.run(self._final(name, asked))
 
     async def _final(self, name: str, asked: VllmRequest) -> Any:
-        """vLLM's last output of a request."""
         self._live.add(name)
         final, prompt = None, {"prompt_token_ids": asked.prompt}
         try:

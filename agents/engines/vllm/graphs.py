@@ -1,21 +1,21 @@
 """CUDA graphs of the whole model for steps with drafts.
 
-With a drafter vLLM 0.24 has whole graphs for steps alone in which every request brings a draft of the greatest length,
-and up to 512 tokens; all others, those without drafts among them, run in pieces. Its mode for any batch (``FULL``)
-gives up the attention kernels that are meant for few queries a request. Here steps without drafts have the graphs that
-vLLM has without a drafter, and those with drafts have graphs of their own:
+With a drafter, vLLM 0.24 captures whole graphs only for steps in which every request has a draft of the greatest
+length, up to 512 tokens. All other steps, with and without drafts, run piecewise. vLLM's mode for any batch
+(``FULL``) does without the attention kernels for few queries per request. With this module, steps without drafts use
+the graphs that vLLM has without a drafter, and steps with drafts use additional graphs:
 
-- By their number of tokens, for up to 1 + ``longest`` of each request, where the attention's kernels take requests of
-  unequal lengths from a graph: FlashAttention's, and all that vLLM has for any batch in ``FULL`` (Triton's).
-- By the length of the drafts and the number of requests, where its kernels take drafts of one length alone
-  (FlashInfer's on Blackwell). The drafter then gives all drafts of a step one of a few lengths.
+- *by tokens*, for up to 1 + ``longest`` tokens per request, if the attention kernels take requests of unequal lengths
+  from a graph: FlashAttention, and every backend that supports any batch in ``FULL`` (Triton);
+- *by length*, for one draft length and a number of requests, if the kernels take only drafts of equal length
+  (FlashInfer on Blackwell). The drafter then gives all drafts of a step the same length out of a few.
 
-Steps that read prompts run in pieces, as without a drafter.
+Steps that process prompts run piecewise, as without a drafter.
 
-Changed on the model runner, of 0.24 and 0.28: ``uniform_decode_query_len``, ``_check_and_update_cudagraph_mode`` (adds
-the graphs), ``_determine_batch_execution_and_padding``, ``_dummy_run`` and ``_warmup_and_capture`` (which graphs a step
-has), ``_build_attention_metadata`` (queries a request while graphs of the first kind are captured), and its
-dispatcher's ``dispatch``.
+Patches the model runner of vLLM 0.24 and 0.28: ``uniform_decode_query_len``, ``_check_and_update_cudagraph_mode``
+(adds the graphs), ``_determine_batch_execution_and_padding``, ``_dummy_run`` and ``_warmup_and_capture`` (choose the
+graphs of a step), ``_build_attention_metadata`` (queries per request while graphs by tokens are captured), and
+``dispatch`` of its cudagraph dispatcher. Tests: ``test_graphs.py``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from typing import Any
 from turntree.agents.engines.drafting.step_bound import VERIFIED, draft_length
 from turntree.agents.engines.vllm import compat
 
+#: Graph sizes are 8 tokens apart up to _FINE, 16 apart up to _IN_PIECES, and 64 apart beyond.
+#: Piecewise graphs exist up to _IN_PIECES tokens.
 _FINE, _IN_PIECES = 256, 512
-"""Tokens up to which graphs are 8 apart, and 16 apart; so many have graphs in pieces, beyond graphs are 64 apart."""
 
 
 def graph_sizes(rows: int, longest: int) -> dict[str, Any]:
-    """vLLM's ``compilation_config`` with graphs up to the most tokens of a step with drafts.
+    """Return vLLM's ``compilation_config`` with graphs up to the most tokens of a step with drafts.
 
     >>> sizes = graph_sizes(256, 8)["cudagraph_capture_sizes"]
     >>> len(sizes), sizes[:5], sizes[-2:]
@@ -46,15 +47,13 @@ def graph_sizes(rows: int, longest: int) -> dict[str, Any]:
 
 
 def _most_tokens(rows: int, longest: int) -> int:
-    """Of a step with drafts."""
     return max(count * (1 + draft_length(count, longest)) for count in range(1, rows + 1))
 
 
 def install(runner: Any) -> None:
-    """Let a model runner with turntree's drafter on a GPU have graphs for drafts; others stay as they are.
+    """Add graphs for drafts to a model runner with turntree's drafter on a GPU; leave other runners unchanged.
 
-    Args:
-        runner: A ``GPUModelRunner`` of vLLM's V1 engine, whose graphs are not captured yet.
+    The runner's graphs must not be captured yet.
     """
     ours = hasattr(getattr(runner, "drafter", None), "bind")
     if ours and runner.device.type == "cuda" and compat.is_checked():
@@ -62,7 +61,7 @@ def install(runner: Any) -> None:
 
 
 def draft_lengths(longest: int) -> list[int]:
-    """The lengths of drafts that have graphs where a step's drafts must have one length.
+    """Return the draft lengths that have graphs where all drafts of a step must have equal length.
 
     >>> draft_lengths(8), draft_lengths(12)
     ([2, 4, 8], [2, 4, 8, 12])
@@ -71,34 +70,25 @@ def draft_lengths(longest: int) -> list[int]:
 
 
 def _batches(rows: int, length: int, longest: int, tokens: int) -> list[int]:
-    """Requests of the graphs for drafts of one length, each of at most so many tokens."""
+    # Requests of each graph for drafts of one length: none has more than `tokens` tokens.
     most = min(rows, tokens // (1 + length))
     counts = sorted({1, 2, 4, *range(8, 64, 8), *range(64, most, 32), most})
     return [n for n in counts if n <= most and length <= draft_length(n, longest)]
 
 
 class DraftGraphs:
-    """The graphs of a model runner whose requests have drafts."""
+    """Patches of one model runner that add its graphs for drafts."""
 
     def __init__(self, runner: Any, longest: int) -> None:
-        """Change a runner whose graphs are not captured yet.
-
-        Args:
-            runner: A ``GPUModelRunner`` of vLLM's V1 engine.
-        """
         self._longest = longest
         self._runner = runner
         self._dispatcher = runner.cudagraph_dispatcher
         self._full: Any = importlib.import_module("vllm.config").CUDAGraphMode.FULL
         self._vllm_config = runner.vllm_config
-        self._by_tokens = False
-        """Whether drafts of any lengths have graphs."""
-        self._by_length: dict[int, list[Any]] = {}
-        """Graphs of drafts of one length, by a request's tokens, for ascending numbers of requests."""
-        self._captured: Any = None
-        """Mode that is captured now."""
-        self._most_queries = 0
-        """Most tokens of a request in the step that is dispatched."""
+        self._by_tokens = False  #: whether drafts of any lengths have graphs
+        self._by_length: dict[int, list[Any]] = {}  #: graphs by tokens per request, each list ascending in requests
+        self._captured: Any = None  #: cudagraph mode that is being captured
+        self._most_queries = 0  #: most tokens of one request in the step being dispatched
         self._upstream = {
             name: getattr(runner, name)
             for name in (
@@ -109,6 +99,7 @@ class DraftGraphs:
                 "_build_attention_metadata",
             )
         } | {"dispatch": self._dispatcher.dispatch}
+        # vLLM sets 1 + longest draft with a drafter; 1 gives steps without drafts the graphs of plain decoding.
         runner.uniform_decode_query_len = self._dispatcher.uniform_decode_query_len = 1
         runner._check_and_update_cudagraph_mode = self.choose
         runner._determine_batch_execution_and_padding = self.determine
@@ -120,11 +111,12 @@ class DraftGraphs:
     def choose(
         self, attention_backends: Sequence[Any], kv_cache_groups: Sequence[Any], *args: Any, **kwargs: Any
     ) -> None:
-        """As vLLM's, with the graphs for drafts that the attention allows."""
         self._upstream["_check_and_update_cudagraph_mode"](attention_backends, kv_cache_groups, *args, **kwargs)
         keys, mode = self._dispatcher.cudagraph_keys, self._dispatcher.cudagraph_mode
+        # Only FULL_AND_PIECEWISE and FULL_DECODE_ONLY have whole graphs apart from those for prompts.
         if not mode.separate_routine() or mode.decode_mode() != self._full:
             return
+        # A model may mix attention kinds: a graph holds all layers, so the weakest backend decides.
         takes = {
             self._takes(backend, group.kv_cache_spec)
             for backends, group in zip(attention_backends, kv_cache_groups, strict=True)
@@ -132,34 +124,37 @@ class DraftGraphs:
         }
         if takes == {"ALWAYS"}:
             self._add_by_tokens()
+            # Larger steps without prompts have whole graphs now; piecewise ones would only cost memory and start time.
             for pieces in (keys[kind] for kind in keys if kind != self._full):
                 pieces.intersection_update([key for key in pieces if key.num_tokens <= _IN_PIECES])
         elif takes <= {"ALWAYS", "UNIFORM_BATCH"} and self._runs_alone():
             scheduler = self._vllm_config.scheduler_config
             rows, batched = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
             tokens = min(_most_tokens(rows, self._longest), VERIFIED, batched)
+            # vLLM runs steps above the configured capture size without graphs.
             if tokens <= self._dispatcher.compilation_config.max_cudagraph_capture_size:
                 self._add_by_length(rows, tokens)
 
     def _takes(self, backend: Any, spec: Any) -> str:
-        """The batches that an attention takes from a graph, in vLLM's words."""
+        # FlashAttention takes requests of unequal lengths from a graph, whatever its builder reports.
         if backend.get_name() == "FLASH_ATTN":
             return "ALWAYS"
         support = str(backend.get_builder_cls().get_cudagraph_support(self._vllm_config, spec).name)
-        # Others, as linear attention, take drafts of the configured length alone.
+        # Other backends, such as linear attention, take only drafts of the configured length.
         return support if support == "ALWAYS" or backend.get_name() == "FLASHINFER" else "NEVER"
 
     def _runs_alone(self) -> bool:
-        """Whether nobody else pads the same steps: other engines, stages or ranks of a model, graphs of adapters."""
+        # Other engines, pipeline stages, ranks or LoRA adapters would pad the same steps to other sizes.
         config = self._vllm_config
         parallel = config.parallel_config
         engines = parallel.data_parallel_size * parallel.pipeline_parallel_size * parallel.decode_context_parallel_size
-        in_parts = self._dispatcher.compilation_config.pass_config.enable_sp
-        return bool(engines == 1 and not in_parts and config.lora_config is None)
+        sequence_parallel = self._dispatcher.compilation_config.pass_config.enable_sp
+        return bool(engines == 1 and not sequence_parallel and config.lora_config is None)
 
     def _add_by_tokens(self) -> None:
         self._by_tokens = True
         sizes = self._dispatcher.compilation_config.cudagraph_capture_sizes
+        # uniform=False: the key matches any step of this many tokens, whatever the lengths of its drafts.
         for size, adapters in product(sizes, self._dispatcher._get_lora_cases()):
             key = self._dispatcher._create_padded_batch_descriptor(size, False, adapters > 0, adapters)
             self._dispatcher.add_cudagraph_key(self._full, key)
@@ -171,12 +166,13 @@ class DraftGraphs:
             queries = 1 + length
             batches = _batches(rows, length, self._longest, tokens)
             self._by_length[queries] = [key(num_tokens=n * queries, num_reqs=n, uniform=True) for n in batches]
-            for one in self._by_length[queries]:
-                self._dispatcher.add_cudagraph_key(self._full, one)
+            for descriptor in self._by_length[queries]:
+                self._dispatcher.add_cudagraph_key(self._full, descriptor)
+        # From now on the drafter gives all drafts of a step one of these lengths.
         self._runner.drafter.lengths = lengths
 
     def determine(self, *args: Any, max_num_scheduled_tokens: int, **kwargs: Any) -> Any:
-        """As vLLM's; a request with more tokens than a draft and one reads its prompt."""
+        # `dispatch` is called below with the step's token count alone; remember the longest request for it.
         self._most_queries = max_num_scheduled_tokens
         determine = self._upstream["_determine_batch_execution_and_padding"]
         with self._queries(max_num_scheduled_tokens if max_num_scheduled_tokens in self._by_length else 1):
@@ -191,22 +187,23 @@ class DraftGraphs:
         invalid_modes: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """As vLLM's, among the graphs that a step may have."""
         if uniform_decode and self._most_queries > 1:
+            # All requests have equally many tokens: take the smallest graph for this draft length.
             if self._full in (valid_modes or {self._full}) and self._full not in (invalid_modes or ()):
                 for key in self._by_length.get(self._most_queries, ()):
                     if key.num_tokens >= num_tokens:
                         return self._full, key
-            uniform_decode = False
+            uniform_decode = False  # no such graph; vLLM's own uniform graphs are for one token per request
         if self._by_tokens and self._captured is not None:
+            # A size may have a whole and a piecewise graph: capture the one that vLLM asked for.
             valid_modes = valid_modes or {self._captured}
+        # More tokens than a draft and the token before it: the step processes a prompt, so it runs piecewise.
         elif self._by_tokens and self._most_queries > 1 + self._longest:
             invalid_modes = {self._full, *(invalid_modes or ())}
         modes = {"valid_modes": valid_modes, "invalid_modes": invalid_modes}
         return self._upstream["dispatch"](num_tokens, uniform_decode, *args, **modes, **kwargs)
 
     def dummy_run(self, num_tokens: int, cudagraph_runtime_mode: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As vLLM's."""
         self._captured = cudagraph_runtime_mode
         try:
             return self._upstream["_dummy_run"](num_tokens, cudagraph_runtime_mode, *args, **kwargs)
@@ -214,13 +211,13 @@ class DraftGraphs:
             self._captured = None
 
     def warmup_and_capture(self, desc: Any, *args: Any, **kwargs: Any) -> Any:
-        """As vLLM's; a graph of drafts of one length is captured with so many tokens of each request."""
+        # A uniform graph is captured with that many tokens of each request.
         with self._queries(desc.num_tokens // desc.num_reqs if desc.uniform else 1):
             return self._upstream["_warmup_and_capture"](desc, *args, **kwargs)
 
     @contextmanager
     def _queries(self, count: int) -> Iterator[None]:
-        """Have vLLM look for steps of so many tokens of each request."""
+        # vLLM calls a step uniform if every request has `uniform_decode_query_len` tokens.
         before, self._runner.uniform_decode_query_len = self._runner.uniform_decode_query_len, count
         try:
             yield
@@ -228,7 +225,7 @@ class DraftGraphs:
             self._runner.uniform_decode_query_len = before
 
     def build_attention_metadata(self, *args: Any, max_query_len: int, **kwargs: Any) -> Any:
-        """As vLLM's; graphs by tokens are captured with the kernel of their few queries a request."""
+        # A capture passes the token count of its dummy batch, but the kernel for few queries must be captured.
         if self._by_tokens and self._captured == self._full:
             max_query_len = min(max_query_len, 1 + self._longest)
         return self._upstream["_build_attention_metadata"](*args, max_query_len=max_query_len, **kwargs)

@@ -1,7 +1,7 @@
-"""The end of vLLM's engine when the server that started it is killed.
+"""Ends vLLM's engine process when the server that started it is killed.
 
-vLLM (0.24, 0.28) starts its engine as a process that never notices the end of its server (its workers notice that of
-the engine). A server that is killed and started again would find the memory of its accelerator taken. Linux alone.
+The engine process of vLLM (0.24, 0.28) does not notice that its server has died, although its workers notice the
+death of the engine. A restarted server would find the accelerator's memory still taken. Linux only.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import os
 import signal
 import sys
 
-SERVER = "TURNTREE_VLLM_SERVER"
-"""Variable with the id of the server's process. Without it nothing changes."""
+SERVER = "TURNTREE_VLLM_SERVER"  #: Environment variable with the server's process id; without it nothing changes.
 _PR_SET_PDEATHSIG = 1
 
 
 def announce_server() -> None:
-    """In a server, before it starts vLLM: let the engine end with this process."""
+    """Make engines started by this process end with it."""
     os.environ[SERVER] = str(os.getpid())
 
 
 def end_with_server() -> None:
-    """In a process of vLLM: if a server started it, let the kernel end it with the server, or with the thread of it
-    that started this process."""
+    """Make this engine process end with its server."""
     server = os.environ.get(SERVER)
+    # The variable is inherited by all descendants; only a direct child of the server is its engine.
     if server is None or str(os.getppid()) != server or sys.platform != "linux":
         return
+    # The kernel sends SIGKILL when the thread that started this process ends.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if str(os.getppid()) != server:  # it ended meanwhile
+    if str(os.getppid()) != server:  # the server ended before prctl
         os._exit(1)

@@ -1,9 +1,8 @@
-"""The plugin that vLLM loads in each of its processes, by entry point.
+"""turntree's vLLM plugin, which vLLM loads in each of its processes by entry point.
 
-It lets an engine end with its server (``orphans``), refuses seeds where they would be
-ignored (``drawing.model_runner``), and changes one place: after
-``WorkerWrapperBase.init_device`` has created the model runner, the CPU build is
-repaired, and turntree's drafter, if configured, is given the runner.
+The plugin ends engines with their server (``orphans``), refuses seeds that would be ignored
+(``drawing.model_runner``), and patches ``WorkerWrapperBase.init_device``: after it has created the model runner, the
+CPU build is repaired and turntree's drafter, if configured, receives the runner.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import logging
 from typing import Any
 
 from turntree.agents.engines.vllm import compat, cpu_repair, graphs, orphans
+from turntree.agents.engines.vllm.config import is_ours
 from turntree.agents.engines.vllm.drawing import model_runner, reverified_prompts, seeded_draws
 from turntree.agents.engines.vllm.overlap import ngram_interface
-from turntree.agents.engines.vllm.overlap.arguments import is_ours
 from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
 
 logger = logging.getLogger(__name__)
@@ -24,7 +23,7 @@ _MARK = "turntree_plugin"
 
 
 def register() -> None:
-    """Wrap vLLM's start of a worker. Calling it again changes nothing."""
+    """Install turntree's patches in this process; safe to call twice."""
     orphans.end_with_server()
     model_runner.refuse_seeds()
     wrapper = compat.worker_wrapper()
@@ -45,7 +44,7 @@ def register() -> None:
 
 
 def prepare(runner: Any) -> None:
-    """Prepare a model runner for speculation and seeds."""
+    """Prepare a model runner for drafts and seeds."""
     if runner.device.type == "cpu":
         cpu_repair.repair()
         cpu_repair.repair_reload(runner)

@@ -1,14 +1,12 @@
-"""``VllmServer``: a client of a server started by ``vllm serve``, token ids in and out.
+"""A client of a server started by ``vllm serve``, with token ids in and out.
 
-The server must report what turntree reads, and have turntree installed beside vLLM,
-whose plugin draws seeded requests and drafts:
+The server needs turntree installed beside vLLM, whose plugin samples seeded requests and drafts, and these options:
 
     vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1 \\
         --enable-prompt-tokens-details [--speculative-config JSON]
 
-Invariant: no text is sent or read. The limits of vLLM are listed in ``engine``;
-over HTTP counters of drafts are missing as well, so that a turn's verify steps
-are 0, "not counted", and weights cannot be updated.
+No text is sent or received. The limits of vLLM are listed in ``engine``. Over HTTP, draft counters are missing too
+(``verify_steps`` is 0, "not counted"), and weights cannot be updated.
 """
 
 from __future__ import annotations
@@ -27,26 +25,20 @@ from turntree.agents.engines.token_logprobs import TokenLogprobs, reshapes
 from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, completion, scoring_parameters
 
 _TOKEN = "token_id:"
-_NO_MASS = -9999.0
-"""The server's value for minus infinity."""
+_NO_MASS = -9999.0  #: the server's value for minus infinity
 
 
 class VllmServer(ServedTurns):
-    """Generates and scores turns with a vLLM server.
+    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to the server's first one.
 
     >>> engine = VllmServer("http://localhost:8000")  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
-    Args:
-        base_url: URL of the server; a trailing ``/v1`` is optional.
-        model: Name of the model there; ``None`` takes the first one.
-        speculates: Whether the server verifies drafts; parameters that vLLM does not apply to them are then refused.
-        seconds: Time limit of a turn.
-        transport: An ``httpx`` transport, for tests.
+    With ``speculates``, sampling parameters that vLLM does not apply to drafts are refused. ``seconds`` limits a turn.
 
     Raises:
         MissingExtra: If httpx is not installed.
-        ServerError: If there is no such server or model.
+        ServerError: If the server or the model does not exist.
     """
 
     def __init__(
@@ -76,14 +68,9 @@ class VllmServer(ServedTurns):
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """As ``ServedTurns.score``.
+        """Score tokens at temperature 1 without top-p, top-k and min-p; raise ``ValueError`` for others.
 
-        Only at temperature 1 without top-p, top-k and min-p: anything else needs the whole vocabulary at every
-        position, which is too much for HTTP; use ``VllmEngine``.
-
-        Raises:
-            ValueError: If ``sampling`` has any other parameters.
-            ServerError: If the server refused.
+        Other parameters need the whole vocabulary at every position, too much for HTTP; use ``VllmEngine``.
         """
         if reshapes(sampling):
             raise ValueError(
@@ -94,11 +81,10 @@ class VllmServer(ServedTurns):
         return await super().score(prompt_ids, token_ids, sampling, top=top)
 
     def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
+        """Close the connections; safe to call twice."""
         self._client.close()
 
     async def _find(self, model: str | None) -> tuple[str, int | None]:
-        """Name of the model and length of its context."""
         served = (await self._client.accepted("GET", "/v1/models")).json()["data"]
         for card in served:
             if model is None or card["id"] == model:
@@ -110,7 +96,6 @@ class VllmServer(ServedTurns):
         return await self._client.run(self._completion(dict(asked.fields), asked.prompt))
 
     async def _completion(self, fields: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
-        """The server's answer, a completion of one choice."""
         body = {"model": self.model, "prompt": prompt, "return_token_ids": True, "return_tokens_as_token_ids": True}
         entries = fields.pop("extra_args", None)
         more = {"vllm_xargs": flat(entries)} if entries else {}
@@ -120,7 +105,7 @@ class VllmServer(ServedTurns):
 
 
 class _HttpDialect(VllmDialect):
-    """vLLM's answers as JSON, in which the draws of a verified again draft are missing."""
+    # JSON answers do not contain the draws of a re-verified draft.
 
     def reverifies(self, sampling: Sampling) -> bool:
         return False
@@ -130,31 +115,27 @@ class _HttpDialect(VllmDialect):
 
     def completion(self, answer: Mapping[str, Any], sampling: Sampling) -> Completion:
         choice = answer["choices"][0]
-        readings = _sampled(choice, sampling.top_logprobs)
-        made = completion(choice["token_ids"], readings, choice["finish_reason"], sampling)
-        return replace(made, cached_tokens=_cached(answer))
+        logprobs = _sampled(choice, sampling.top_logprobs)
+        turn = completion(choice["token_ids"], logprobs, choice["finish_reason"], sampling)
+        return replace(turn, cached_tokens=_cached(answer))
 
     def scored(self, answer: Mapping[str, Any], tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int]:
         choice = answer["choices"][0]
         given = choice["prompt_logprobs"][-len(tokens) :] if tokens else []
         rows = [{int(token): entry["logprob"] for token, entry in row.items()} for row in given]
-        found = TokenLogprobs.from_rows(tokens, rows, top)
-        return found.then(_sampled(choice, top)), _cached(answer)
+        return TokenLogprobs.from_rows(tokens, rows, top).then(_sampled(choice, top)), _cached(answer)
 
 
 def _sampled(choice: Mapping[str, Any], top: int) -> TokenLogprobs:
-    """Log-probabilities at the sampled tokens."""
     rows = [_row(row) for row in choice["logprobs"]["top_logprobs"]]
     return TokenLogprobs.from_rows(choice["token_ids"], rows, top)
 
 
 def _cached(answer: Mapping[str, Any]) -> int:
-    """Number of cached prompt tokens."""
     return ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
 
 def _row(entries: Mapping[str, float]) -> dict[int, float]:
-    """Log-probabilities by token id, at one position of ``top_logprobs``."""
     try:
         return {
             int(name.removeprefix(_TOKEN)): -np.inf if value <= _NO_MASS else value for name, value in entries.items()

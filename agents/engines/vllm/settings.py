@@ -1,8 +1,7 @@
-"""Settings of the drafter inside vLLM, and the arguments of vLLM that carry them.
+"""Settings of the drafter inside vLLM.
 
-vLLM starts processes of its own; all of them get its configuration. So the
-drafter's settings are there, under ``additional_config["turntree"]``, beside
-``speculative_config``, which names the drafter and the length of a draft.
+vLLM passes its configuration to every process that it starts. The drafter's settings are therefore a section of it,
+``additional_config["turntree"]``; ``speculative_config`` names the drafter and the draft length.
 """
 
 from __future__ import annotations
@@ -14,29 +13,25 @@ from typing import Any
 from turntree.agents.engines.served.settings import DraftSettings
 from turntree.spec_tree import ForestConfig
 
-SECTION = "turntree"
-"""Key of the settings in vLLM's ``additional_config``."""
-DRAFTER = "turntree.agents.engines.vllm.drafter.ForestDrafter"
-"""The class that vLLM loads."""
+SECTION = "turntree"  #: key of the settings in vLLM's ``additional_config``
+DRAFTER = "turntree.agents.engines.vllm.drafter.ForestDrafter"  #: the class that vLLM loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSettings(DraftSettings):
-    """Settings of the drafter."""
+    """Settings of turntree's drafter in vLLM."""
 
     enabled: bool = True
-    """``False``: learn from the sampled tokens, and draft nothing."""
+    """Draft; ``False`` only learns from sampled tokens."""
 
     @classmethod
     def from_additional_config(cls, values: Any) -> DrafterSettings:
-        """Read vLLM's ``additional_config``; the defaults if it has no section of turntree's.
+        """Read vLLM's ``additional_config``; without turntree's section, return the defaults.
 
-        Raises:
-            ValueError: If the section is not a mapping, or has an unknown key or an invalid value.
+        Raises ``ValueError`` if the section is not a mapping, or has an unknown key or an invalid value.
 
-        Example:
-            >>> DrafterSettings.from_additional_config({"turntree": {"adaptive": False}}).adaptive
-            False
+        >>> DrafterSettings.from_additional_config({"turntree": {"adaptive": False}}).adaptive
+        False
         """
         section = values.get(SECTION) if isinstance(values, Mapping) else None
         if section is None:
@@ -46,23 +41,15 @@ class DrafterSettings(DraftSettings):
         return cls.from_mapping(section, "of turntree's drafter")
 
     def to_additional_config(self) -> dict[str, Any]:
-        """The value for vLLM's ``additional_config``: plain JSON data."""
         return {SECTION: self.to_mapping()}
 
 
 def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
-    """vLLM's ``additional_config`` with these settings of the store, unless its section has some of its own.
+    """Return vLLM's ``additional_config`` with these settings of the draft store, unless it already has some.
 
-    Args:
-        additional_config: What it is without them; ``None`` for nothing.
-
-    Raises:
-        ValueError: If it is no mapping, or as ``DrafterSettings.from_additional_config``.
-
-    Example:
-        >>> kept = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
-        >>> kept["other"], kept["turntree"]["adaptive"], kept["turntree"]["forest"]["max_tokens"]
-        (1, False, 4096)
+    >>> kept = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
+    >>> kept["other"], kept["turntree"]["adaptive"], kept["turntree"]["forest"]["max_tokens"]
+    (1, False, 4096)
     """
     given = {} if additional_config is None else additional_config
     if not isinstance(given, Mapping):
@@ -74,12 +61,12 @@ def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
 
 
 def speculative_config(max_tokens: int = 8) -> dict[str, Any]:
-    """The value for vLLM's ``speculative_config`` for turntree's drafter."""
+    """Return vLLM's ``speculative_config`` for turntree's drafter."""
     return {"method": "custom_class", "model": DRAFTER, "num_speculative_tokens": max_tokens}
 
 
 def drafts_by_turntree(speculative: Any) -> bool:
-    """Whether vLLM's ``speculative_config`` names turntree's drafter.
+    """Return whether vLLM's ``speculative_config`` names turntree's drafter.
 
     >>> drafts_by_turntree(speculative_config()), drafts_by_turntree({"method": "ngram"}), drafts_by_turntree(None)
     (True, False, False)

@@ -1,8 +1,8 @@
-"""turntree's methods of vLLM's workers (``worker_extension_cls``), and their calls from where requests are taken.
+"""turntree's methods on vLLM's workers (``worker_extension_cls``), and the calls to them.
 
-One worker of each data-parallel engine drafts, the first tensor-parallel rank of the last pipeline stage, and it alone
-has a store and counters. vLLM answers between two steps, so the counters of all turns that ended meanwhile are asked
-for together: one call at a time, however many turns end.
+One worker of each data-parallel engine drafts, the first tensor-parallel rank of the last pipeline stage; only that
+worker has a draft store and counters. vLLM answers calls between two steps, so ``TurnCounters`` asks for the counters
+of all turns that ended meanwhile in one call.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from turntree.agents.engines.vllm import compat
 if TYPE_CHECKING:
     from turntree.agents.engines.vllm.drafter import ForestDrafter
 
-Ask = Callable[..., Awaitable[list[Any]]]
-"""Calls a method of every worker: its name, and a sequence of its arguments."""
+Ask = Callable[..., Awaitable[list[Any]]]  #: Calls a method of every worker: its name, and a sequence of its arguments.
 
 
 class WorkerExtension:
@@ -30,18 +29,22 @@ class WorkerExtension:
     vllm_config: Any
 
     def turntree_draft_stats(self, request_ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-        """Verify steps, drafted and accepted tokens by request; finished ones are then dropped here.
+        """Return verify steps, drafted and accepted tokens by request; forget finished requests.
 
         Args:
-            request_ids: The callers' ids. Those that the drafter does not know are left out.
+            request_ids: The callers' ids. Ids that the drafter does not know are left out of the result.
         """
         drafter = self._drafter
-        found = {} if drafter is None else {request_id: drafter.take_stats(request_id) for request_id in request_ids}
-        return {request_id: counters for request_id, counters in found.items() if counters is not None}
+        if drafter is None:
+            return {}
+        counters = {request_id: drafter.take_stats(request_id) for request_id in request_ids}
+        return {request_id: counts for request_id, counts in counters.items() if counts is not None}
 
     def turntree_drafter_stats(self) -> dict[str, float]:
-        """Counters of turntree's drafter since the engine started; empty with another drafter or none, and on workers
-        that do not draft."""
+        """Return the drafter's counters since the engine started.
+
+        Empty on workers that do not draft with turntree.
+        """
         drafter = self._drafter
         if drafter is None:
             return {}
@@ -49,20 +52,18 @@ class WorkerExtension:
         return dict(drafter.stats())
 
     def turntree_draws_by_seed(self) -> bool:
-        """Whether seeded requests draw by ``seeded_draws``."""
         from turntree.agents.engines.vllm.drawing.seeded_draws import installed
 
         return installed(self.model_runner)
 
     def turntree_store(self, method: str, *args: Any) -> None:
-        """Call a method of the store of drafts, if there is one; see ``carry_out``."""
+        """Call a method of the draft store (``carry_out``), if this worker has a store."""
         if self._drafter is not None:
             self._drafter.catch_up()
             carry_out(self._drafter.forest, method, args, first_rank=compat.is_first_engine(self.vllm_config))
 
     @property
     def _drafter(self) -> ForestDrafter | None:
-        """turntree's drafter, if this worker drafts with it."""
         drafter: Any = getattr(self.model_runner, "drafter", None)
         if not getattr(drafter, "leads", False):
             return None
@@ -71,11 +72,9 @@ class WorkerExtension:
 
 
 async def ask_workers(llm: Any, method: str, args: Sequence[Any] = ()) -> list[Any]:
-    """What every worker of every data-parallel engine answers; vLLM itself drops what other engines than the first say.
+    """Return the answers of every worker of every data-parallel engine.
 
-    Args:
-        llm: vLLM's ``AsyncLLM``.
-        method: Name of a method of ``WorkerExtension``.
+    vLLM's ``collective_rpc`` drops the answers of all engines but the first.
     """
     client = llm.engine_core
     engines = getattr(client, "core_engines", ())
@@ -87,7 +86,6 @@ async def ask_workers(llm: Any, method: str, args: Sequence[Any] = ()) -> list[A
 
 
 def summed(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Counters of all drafters together."""
     total: Counter[str] = Counter()
     for counters in answers:
         total.update(counters)
@@ -95,16 +93,15 @@ def summed(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class TurnCounters:
-    """Counters of turns that have ended, for callers of one event loop."""
+    """Draft counters of finished turns, for callers on one event loop."""
 
     def __init__(self, ask: Ask) -> None:
-        """Ask with ``ask``."""
         self._ask = ask
         self._due: dict[str, asyncio.Future[DraftStats]] = {}
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, name: str) -> DraftStats:
-        """The drafter's counters of a request; zeros if it is not turntree's."""
+        """Return the drafter's counters of a request; zeros if turntree does not draft."""
         reply: asyncio.Future[DraftStats] = asyncio.get_running_loop().create_future()
         self._due[name] = reply
         if self._asking is None or self._asking.done():
@@ -112,25 +109,20 @@ class TurnCounters:
         return await reply
 
     async def _ask_all(self) -> None:
+        # Turns that end during a call are asked for together in the next one.
         while self._due:
             due, self._due = self._due, {}
             try:
                 answers = await self._ask("turntree_draft_stats", [list(due)])
             except Exception as error:
-                _tell(due, lambda reply, _, error=error: reply.set_exception(error))
+                for reply in due.values():
+                    if not reply.done():
+                        reply.set_exception(error)
                 continue
-            found: dict[str, tuple[int, int, int]] = {}
+            counters: dict[str, tuple[int, int, int]] = {}
             for answer in answers:
-                found.update(answer)
-            _tell(due, lambda reply, name, found=found: reply.set_result(_stats(found.get(name, (0, 0, 0)))))
-
-
-def _tell(due: Mapping[str, asyncio.Future[DraftStats]], tell: Callable[..., None]) -> None:
-    for name, reply in due.items():
-        if not reply.done():  # its caller may have gone
-            tell(reply, name)
-
-
-def _stats(counters: tuple[int, int, int]) -> DraftStats:
-    steps, drafted, accepted = counters
-    return DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted)
+                counters.update(answer)
+            for name, reply in due.items():
+                if not reply.done():  # done: its caller was cancelled
+                    steps, drafted, accepted = counters.get(name, (0, 0, 0))
+                    reply.set_result(DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted))

@@ -1,4 +1,4 @@
-"""The gateway's side of HTTP: bodies and refusals, bounds of a request, streams of events, the server.
+"""HTTP for the gateway: request bodies and refusals, limits, event streams, the server. Independent of engines.
 
-Not here: what is done with a request (``gateway``). Nothing here knows an engine.
+Not here: the handling of a request (``gateway``).
 """

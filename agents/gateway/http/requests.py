@@ -1,5 +1,3 @@
-"""What every request goes through: its key, its body within bounds, a client that may go away."""
-
 from __future__ import annotations
 
 import asyncio
@@ -18,7 +16,7 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 def check_key(request: Request, key: str | None) -> None:
-    """Refuse a request without the key.
+    """Check the API key.
 
     Raises:
         ApiError: 401.
@@ -26,51 +24,52 @@ def check_key(request: Request, key: str | None) -> None:
     if key is None:
         return
     given = given_key(request)
+    # Constant time, so that response times reveal nothing about the key.
     if not hmac.compare_digest(given.encode(), key.encode()):
-        came = "another one came" if given else "none came"
-        raise ApiError(401, f"expected the header Authorization: Bearer KEY, {came}", code="invalid_api_key")
+        got = "got another key" if given else "got none"
+        raise ApiError(401, f"expected the header Authorization: Bearer KEY, {got}", code="invalid_api_key")
 
 
 def check_sender(request: Request, settings: GatewaySettings) -> None:
-    """Refuse what a browser sends for a page of somebody else.
-
-    It comes under a name that is not the server's, which DNS was made to lead here (rebinding), or from another origin.
+    """Refuse requests that a browser sends for somebody else's page (DNS rebinding, foreign origin).
 
     Raises:
         ApiError: 403.
     """
-    given = request.headers.get("host", "")
+    host_header = request.headers.get("host", "")
     try:
-        host = urlsplit(f"//{given}").hostname or ""
-    except ValueError:  # half of a bracket
+        host = urlsplit(f"//{host_header}").hostname or ""
+    except ValueError:
+        # An unbalanced bracket.
         host = ""
     own = {"localhost", "127.0.0.1", "::1", settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
     if "*" not in own and is_own(settings.host) and host not in own and not (host and is_own(host)):
-        problem = f"the Host {given!r:.80} is not this server's; if it is, begin it with --allowed-hosts {host:.80}"
+        problem = f"unknown Host {host_header!r:.80}; if it is this server's, start it with --allowed-hosts {host:.80}"
         raise ApiError(403, problem, code="host_not_allowed")
     origin = request.headers.get("origin")
     if origin is None or {"*", origin} & {*settings.allowed_origins}:
         return
-    if origin.lower() not in (f"http://{given}".lower(), f"https://{given}".lower()):
-        problem = f"pages of {origin!r:.80} may not ask here; if they may, begin the server with --allowed-origins"
+    if origin.lower() not in (f"http://{host_header}".lower(), f"https://{host_header}".lower()):
+        problem = f"pages of {origin!r:.80} are not allowed; to allow them, start the server with --allowed-origins"
         raise ApiError(403, f"{problem} {origin:.80}", code="origin_not_allowed")
 
 
 def given_key(request: Request) -> str:
-    """The key that a request brings, as OpenAI's clients or Anthropic's send it; empty without one."""
-    kind, _, given = request.headers.get("authorization", "").partition(" ")
-    return given.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
+    """Return the key of a request, in OpenAI's or Anthropic's header; empty if there is none."""
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
-    """The body, which must arrive in time and be no larger than allowed.
+    """Return the body of a request, limited in size and time.
 
     Raises:
         ApiError: 408 or 413.
-        ClientGone: If the client went away.
+        ClientGone: If the client disconnected.
     """
-    too_large = ApiError(413, f"the body may have {most:,} bytes at most; send less", code="body_too_large")
+    too_large = ApiError(413, f"expected a body of at most {most:,} bytes; send less", code="body_too_large")
     declared = request.headers.get("content-length", "")
+    # Refuse before reading; a chunked body is checked below.
     if declared.isdigit() and int(declared) > most:
         raise too_large
     body = bytearray()
@@ -82,37 +81,34 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
                     raise too_large
             return bytes(body)
     except ClientDisconnect:
-        raise ClientGone("the client went away while it sent its request") from None
+        raise ClientGone("the client disconnected while sending its request") from None
     except TimeoutError:
-        raise ApiError(408, f"the body did not arrive in {seconds:g} s; send it again", code="timeout") from None
+        raise ApiError(408, f"the body did not arrive within {seconds:g} s; send it again", code="timeout") from None
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, which is cancelled if the client goes away.
-
-    Raises:
-        ClientGone: If it does.
-    """
+async def cancel_if_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of ``work``, which is cancelled if the client disconnects."""
     task, gone = asyncio.current_task(), asyncio.ensure_future(_gone(receive))
     assert task is not None, "called in a task"
 
-    def leave(_: object) -> None:
+    def cancel_work(_: object) -> None:
         task.cancel()
 
-    gone.add_done_callback(leave)
+    gone.add_done_callback(cancel_work)
     try:
         return await work
     except asyncio.CancelledError:
-        if not gone.done() or task.uncancel():  # somebody else gave the answer up
+        # Cancelled by someone else, not because the client disconnected.
+        if not gone.done() or task.uncancel():
             raise
-        raise ClientGone("the client went away before its answer") from None
+        raise ClientGone("the client disconnected before the response") from None
     finally:
-        gone.remove_done_callback(leave)
+        gone.remove_done_callback(cancel_work)
         gone.cancel()
 
 
-async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """The result of ``work``.
+async def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Return the result of ``work``.
 
     Raises:
         ApiError: 408 after ``seconds``; the work is cancelled.
@@ -121,9 +117,10 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
         async with asyncio.timeout(seconds) as limit:
             return await work
     except TimeoutError:
+        # A timeout raised inside the work itself.
         if not limit.expired():
             raise
-        raise ApiError(408, f"there was no answer in {seconds:g} s; ask for fewer tokens", code="timeout") from None
+        raise ApiError(408, f"no answer within {seconds:g} s; request fewer tokens", code="timeout") from None
 
 
 async def _gone(receive: Receive) -> None:

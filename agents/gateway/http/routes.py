@@ -1,5 +1,3 @@
-"""Paths and their handlers, and the one place where errors become answers."""
-
 from __future__ import annotations
 
 import asyncio
@@ -15,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
+from turntree.agents.gateway.http.errors import ApiError, ClientGone, internal_error
 from turntree.agents.gateway.http.event_stream import OPENAI, Dialect
 from turntree.agents.gateway.http.requests import check_key, check_sender
 from turntree.agents.gateway.http.settings import GatewaySettings
@@ -24,21 +22,19 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Json(Response):
-    """A JSON body; half of a surrogate, which a policy may write, is escaped."""
-
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The body's bytes."""
+        # A policy may write lone surrogates, which are escaped here.
         return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
 
 
 class Routes:
-    """The paths of an application; bodies are read by ``wire`` alone, so that FastAPI's layers would only take time.
+    """The paths of an application, and the one boundary where errors become responses.
 
     Args:
-        settings: The key that requests must bring, and the names and origins that they may have.
-        answered: Called with the path, the status and the seconds of each answer.
+        settings: API key and the allowed host names and origins.
+        answered: Called with the path, the status and the seconds of each response.
     """
 
     def __init__(
@@ -50,8 +46,6 @@ class Routes:
     def add(
         self, name: str, handler: Handler, *, method: str, open_to_all: bool = False, dialect: Dialect = OPENAI
     ) -> None:
-        """Add a path; ``open_to_all`` if no key is asked for."""
-
         async def answer(request: Request) -> Response:
             clock = asyncio.get_running_loop().time
             began = clock()
@@ -62,11 +56,13 @@ class Routes:
                 response = await handler(request)
             except ClientGone:
                 self._gone()
+                # Nobody reads it; nginx's code for a closed connection.
                 return Response(status_code=499)
             except ApiError as error:
                 response = Json(dialect.refusal(error), status_code=error.status, headers=error.headers)
-            except Exception:  # the boundary: whatever broke, the client is answered and the server goes on
-                failed = broken(f"a request to {name}")
+            except Exception:
+                # The boundary: the client gets a response and the server keeps running.
+                failed = internal_error(f"a request to {name}")
                 response = Json(dialect.refusal(failed), status_code=failed.status)
             self._answered(name, response.status_code, clock() - began)
             return response
@@ -74,7 +70,6 @@ class Routes:
         self._routes.append(Route(name, answer, methods=[method]))
 
     def app(self) -> Starlette:
-        """The ASGI application."""
         origins = self._settings.allowed_origins
         browsers = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
         return Starlette(
@@ -84,6 +79,6 @@ class Routes:
 
 def _no_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    problem = f"there is no {request.method} {request.url.path!r:.200} here; see docs/howto/serve.md"
+    problem = f"unknown path {request.method} {request.url.path!r:.200}; see docs/howto/serve.md"
     found = ApiError(error.status_code, problem, code="not_found")
     return Json(found.body, status_code=error.status_code, headers=dict(error.headers or {}))

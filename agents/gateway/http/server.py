@@ -1,8 +1,3 @@
-"""The HTTP server: connections that neither wait for ever nor hold anything, and an end at SIGTERM.
-
-uvicorn bounds neither the time in which a request's head arrives nor that in which a client takes what is sent to it.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -20,34 +15,27 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from turntree.agents.errors import UsageError
 from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is_own
 
-_MAX_CONNECTIONS = 8192
-"""Connections at once, where the limit of files allows it; a further one is closed."""
-_OWN_FILES = 512
-"""Files that are left to the process itself; a half where the limit is small."""
+_MAX_CONNECTIONS = 8192  #: further connections are closed at once; the limit on open files may lower this
+_OWN_FILES = 512  #: descriptors reserved for the process itself; half of them if the limit is small
 _BACKLOG = 2048
-"""Connections that wait to be taken."""
-_MAX_FILES = 1 << 16
-"""Files that this process may open, where the system allows it: each connection is one."""
-_MAX_HEAD = 1 << 16
-"""Largest head of a request, bytes."""
-_HEAD_SECONDS = 5.0
-"""Time in which the first request's head must have arrived whole."""
+_MAX_FILES = 1 << 16  #: wanted limit on open files; each connection is one
+_MAX_HEAD = 1 << 16  #: bytes, largest request head
+_HEAD_SECONDS = 5.0  #: time limit of the first request's head
 
 
-class _Patient(H11Protocol):
-    """The protocol of a connection that is closed once the other side was silent, or took nothing, for a time."""
+class _TimedProtocol(H11Protocol):
+    """A connection that is closed if the client is silent, or reads nothing, for a time."""
 
-    seconds: float
-    """The time; the head of the first request has ``_HEAD_SECONDS`` at most."""
-    most: int
-    """Connections at once."""
-    _waits: asyncio.TimerHandle | None = None
-    _blocked: asyncio.TimerHandle | None = None
+    seconds: float  #: the first request's head has ``_HEAD_SECONDS`` at most
+    max_connections: int  #: connections at once
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._blocked = None
-        if len(self.connections) > self.most:
+        self._write_timer = None
+        # uvicorn's own limit answers 503, which costs time; closing is cheaper.
+        if len(self.connections) > self.max_connections:
             transport.abort()
         self._await_head()
 
@@ -60,70 +48,66 @@ class _Patient(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for timer in (self._waits, self._blocked):
+        for timer in (self._head_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._blocked = self._blocked or self.loop.call_later(self.seconds, self.transport.abort)
+        # uvicorn never gives up on a client that reads nothing.
+        self._write_timer = self._write_timer or self.loop.call_later(self.seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._blocked is not None:
-            self._blocked.cancel()
-            self._blocked = None
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def _await_head(self) -> None:
-        """Set the deadline of a head that has not arrived whole; between requests uvicorn has its own."""
+        # Set a deadline for an incomplete head; between requests uvicorn's keep-alive timeout applies.
         busy = self.is_busy()
-        if busy and self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
-        elif not busy and self._waits is None and self.timeout_keep_alive_task is None:
+        if busy and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        elif not busy and self._head_timer is None and self.timeout_keep_alive_task is None:
             first = min(self.seconds, _HEAD_SECONDS) if self.cycle is None else self.seconds
-            self._waits = self.loop.call_later(first, self._give_up)
+            self._head_timer = self.loop.call_later(first, self._give_up)
 
     def _give_up(self) -> None:
-        self._waits = None
+        self._head_timer = None
         if not self.is_busy():
             self.transport.abort()
 
 
 class _Server(uvicorn.Server):
-    """A server that ends at SIGTERM and SIGINT without raising them again, so that the engine is closed in order."""
-
     interrupted = False
-    hears_signals = True
+    handles_signals = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if not self.hears_signals:
+        if not self.handles_signals:
             yield
             return
         loop = asyncio.get_running_loop()
 
         def end(number: signal.Signals) -> None:
             self.interrupted = number is signal.SIGINT
+            # A second signal stops running responses, too.
             self.force_exit = self.should_exit
             self.should_exit = True
 
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, end, number)
-        except (RuntimeError, ValueError):  # not the main thread: whoever started it ends it
+        except (RuntimeError, ValueError):
+            # Not in the main thread: whoever started the server also stops it.
             pass
         yield
 
 
 def listen(settings: GatewaySettings) -> socket.socket:
-    """A socket at the address of the settings.
-
-    Raises:
-        UsageError: If it cannot be had.
-    """
     try:
-        at = socket.create_server(
+        listener = socket.create_server(
             (settings.host, settings.port),
             family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
             backlog=_BACKLOG,
@@ -132,38 +116,40 @@ def listen(settings: GatewaySettings) -> socket.socket:
         at_port = f"port {settings.port} of {settings.host}"
         if error.errno == errno.EADDRINUSE:
             raise UsageError(f"{at_port} is in use; name another --port, or 0 for a free one") from error
-        why = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address
+        # Python appends the address to the message.
+        why = (error.strerror or str(error)).partition(" (while ")[0]
         raise UsageError(f"cannot listen at {at_port}: {why}; name another --host or --port") from error
-    if settings.api_key is None and not is_own(found := at.getsockname()[0]):  # whatever the name stands for here
-        at.close()
+    # A host name may resolve to an address that other machines can reach.
+    if settings.api_key is None and not is_own(found := listener.getsockname()[0]):
+        listener.close()
         raise UsageError(f"--host {settings.host} is {found} here, {NEEDS_KEY}")
-    return at
+    return listener
 
 
 async def run(
     app: ASGIApp,
     settings: GatewaySettings,
-    at: socket.socket,
+    listener: socket.socket,
     *,
     closing: Callable[[], None],
     ready: Callable[[], None],
     until: Callable[[], bool] = lambda: False,
     signals: bool = True,
 ) -> bool:
-    """Serve until SIGTERM, SIGINT, or ``until``; running answers are given ``grace_seconds``.
+    """Serve until SIGTERM, SIGINT or ``until``; running responses have ``grace_seconds`` to finish.
 
     Args:
-        closing: Called when the end begins.
-        ready: Called when requests are answered.
-        until: Asked now and then whether to end.
-        signals: Whether SIGTERM and SIGINT are for the server, and not for the program that it is a part of.
+        closing: Called when the shutdown starts.
+        ready: Called when the server accepts requests.
+        until: Polled; the server stops once it returns true.
+        signals: Whether the server handles SIGTERM and SIGINT itself.
 
     Returns:
-        Whether it ended by SIGINT.
+        Whether SIGINT stopped the server.
     """
     server = _Server(_config(app, settings, files=_raise_file_limit()))
-    server.hears_signals = signals
-    serving = asyncio.ensure_future(server.serve(sockets=[at]))
+    server.handles_signals = signals
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
@@ -176,16 +162,17 @@ async def run(
     finally:
         server.should_exit = True
         await serving
-        if given_up := {*server.server_state.tasks}:  # cancelled by now: their places are free before the engine closes
+        # These tasks are cancelled; wait until they have freed their slots, before the engine closes.
+        if given_up := {*server.server_state.tasks}:
             await asyncio.wait(given_up, timeout=settings.grace_seconds)
     return server.interrupted
 
 
 def _raise_file_limit() -> int:
-    """Let this process open as many files as it may, ``_MAX_FILES`` at most; returns how many that are."""
     try:
         import resource
-    except ImportError:  # a system without such a limit
+    except ImportError:
+        # Windows has no such limit.
         return _MAX_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
@@ -197,17 +184,18 @@ def _raise_file_limit() -> int:
 
 
 def _config(app: ASGIApp, settings: GatewaySettings, *, files: int) -> uvicorn.Config:
-    most = min(_MAX_CONNECTIONS, max(files - _OWN_FILES, files // 2))
+    max_connections = min(_MAX_CONNECTIONS, max(files - _OWN_FILES, files // 2))
     return uvicorn.Config(
         app,
-        http=type("Patient", (_Patient,), {"seconds": settings.read_seconds, "most": most}),
+        http=type("Patient", (_TimedProtocol,), {"seconds": settings.read_seconds, "max_connections": max_connections}),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=min(_BACKLOG, (files - most) // 8),  # taken in each pass of the loop; closed a few passes later
+        # asyncio accepts the whole backlog in one pass, before excess connections are closed.
+        backlog=min(_BACKLOG, (files - max_connections) // 8),
         timeout_keep_alive=max(1, round(settings.read_seconds)),
         h11_max_incomplete_event_size=_MAX_HEAD,
         timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),

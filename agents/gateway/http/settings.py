@@ -1,5 +1,3 @@
-"""Bounds and names of a gateway."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,57 +7,54 @@ from pathlib import Path
 from turntree.agents.errors import UsageError
 from turntree.envs.parsers import get_parser
 
-NEEDS_KEY = "can be reached from other machines, so that --api-key is needed; without a key listen at 127.0.0.1"
-"""What is wrong with an address where no key is asked for."""
-ENV_ID = "gateway"
-"""The environment of all sessions: whatever program talks to the gateway."""
+NEEDS_KEY = "can be reached from other machines and needs --api-key; without a key, listen on 127.0.0.1"
+ENV_ID = "gateway"  #: environment id of all sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What a gateway serves, to whom, and how much at once."""
+    """What a gateway serves, to whom, and its limits."""
 
     model: str
-    """Name of the model, as requests give it."""
+    """Model name in requests."""
     max_context: int
-    """Most tokens of prompt and response together, as the engine has it."""
+    """Most tokens of prompt and response together."""
     host: str = "127.0.0.1"
-    """Address to listen at; any but this machine's own needs a key."""
+    """Address to listen on; any address but loopback needs an API key."""
     port: int = 8000
-    """Port; 0 takes a free one."""
+    """Port; 0 picks a free one."""
     allowed_hosts: tuple[str, ...] = ()
-    """Further names that the header Host may give a server at this machine's own address, ``*`` any: a name that it
-    does not have may be one that DNS was made to lead a browser here by."""
+    """Extra values of the Host header on a loopback address (DNS rebinding); ``*`` allows any."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins of pages that may ask from a browser, ``https://NAME[:PORT]``, beside the server's own; ``*`` any."""
+    """Origins of browser pages that may send requests, ``https://NAME[:PORT]``; ``*`` allows any."""
     api_key: str | None = None
-    """The bearer token that requests must bring; ``None`` asks for none."""
+    """Bearer token that requests must carry; ``None`` disables the check."""
     max_requests: int = 64
-    """Turns that are sampled or wait for the engine at the same time; a further one is answered 429."""
+    """Turns that are sampled or queued at once; further ones get status 429."""
     max_body: int = 1 << 20
-    """Largest body of a request, bytes."""
+    """Largest request body in bytes."""
     seconds: float = 600.0
-    """Time limit of an answer."""
+    """Time limit of a response."""
     read_seconds: float = 20.0
-    """Time in which a request must have arrived, and in which a client must take what is sent to it."""
+    """Time in which a client must send its request, and read what it is sent."""
     grace_seconds: float = 10.0
-    """Time that running answers are given when the server ends."""
+    """Time that running responses have during shutdown."""
     tool_format: str | None = None
-    """How the policy writes tool calls, a name of ``get_parser``; ``None`` follows the model's chat template."""
+    """Tool call format, a name of ``get_parser``; ``None`` follows the chat template."""
     record: Path | None = None
-    """Folder of the run in which sessions are recorded as episodes; ``None`` records none."""
+    """Run folder in which sessions are recorded as episodes; ``None`` records nothing."""
     max_sessions: int = 1024
-    """Sessions held at once; the one that was idle longest ends for a further one."""
+    """Sessions held at once; a further one ends the one that was idle longest."""
     session_seconds: float = 3600.0
     """Time after which an idle session ends."""
     session: str | None = None
-    """The one session of all requests, which none of them ends; ``None`` tells sessions apart."""
+    """Single session of all requests, which no request can end; ``None`` keeps sessions apart."""
     task_id: str | None = None
-    """The task of all requests; ``None`` takes each session's own."""
+    """Task of all requests; ``None`` takes each session's own."""
     env_id: str = ENV_ID
-    """The environment that drafts are keyed by."""
+    """Environment id that drafts are keyed by."""
     max_response: int | None = None
-    """Most tokens of a dialogue after its first prompt; ``None`` bounds prompt and response together alone."""
+    """Most tokens of a dialogue after its first prompt; ``None`` applies only ``max_context``."""
 
     def __post_init__(self) -> None:
         for name in ("max_context", "max_requests", "max_body", "max_sessions"):
@@ -77,7 +72,6 @@ class GatewaySettings:
 
 
 def is_own(host: str) -> bool:
-    """Whether an address is this machine's alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,6 +1,6 @@
-"""The bodies of requests, checked: OpenAI's fields, and vLLM's for what OpenAI's API does not have.
+"""Request bodies in OpenAI's format, with vLLM's extra fields.
 
-Invariant: a field that would change the answer and cannot be obeyed is refused, never ignored.
+Invariant: a field that would change the answer and cannot be honoured is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -15,103 +15,139 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
 
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.gateway.http.errors import ApiError, refused_field
-from turntree.agents.gateway.http.neutral import without_neutral
-from turntree.agents.gateway.http.ranges import MOST, Penalty, Temperature, Token, Tokens, Top, TopP, whole, within
+from turntree.agents.gateway.http.errors import ApiError, field_error, without_neutral
 from turntree.envs.parsers.call_json import read_arguments
+
+
+def within(low: float, high: float, *, what: str = "a number", also: float | None = None) -> WrapValidator:
+    """Return a validator whose error states the range and the value that came.
+
+    Args:
+        also: A value outside the range that is accepted.
+    """
+    other = "" if also is None else f"{also} or "
+
+    def check(value: Any, valid: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            number = valid(value)
+        except ValidationError:
+            number = None
+        if number is None or not (low <= number <= high or number == also):
+            raise ValueError(f"expected {other}{what} from {low} to {high}, got {_repr(value)}")
+        return number
+
+    return WrapValidator(check)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # Python writes no integer of thousands of digits
+        return f"an integer of {value.bit_length()} bits"
+
+
+def whole(low: int, high: int) -> WrapValidator:
+    return within(low, high, what="an integer")
+
+
+MOST = (1 << 31) - 1  #: engines hold these numbers in 32 bits
+
+#: 0 is greedy; float32 cannot hold the scaled logits below 1e-4
+Temperature = Annotated[float, within(0.0001, 100, also=0)]
+TopP = Annotated[float, within(0.000001, 1)]
+Penalty = Annotated[float, within(-2, 2)]
+Figure = Annotated[float, within(-1_000_000, 1_000_000)]  #: a reward, a part of one, or a weight
+Tokens = Annotated[int, whole(1, MOST)]
+Token = Annotated[int, whole(0, MOST)]  #: a token id; the vocabulary size is checked by the engine
+Top = Annotated[int, whole(0, 20)]  #: number of most probable tokens to return
+
 
 Body = TypeVar("Body", bound=BaseModel)
 MANY = 4096
 
 
 def read(model: type[Body], body: bytes | dict[str, Any]) -> Body:
-    """The checked body, of JSON or of values.
+    """Validate a JSON body.
 
     Raises:
-        ApiError: 400, naming the field.
+        ApiError: 400; the message names the field.
     """
     try:
         return model.model_validate(body) if isinstance(body, dict) else model.model_validate_json(body)
     except ValidationError as error:
-        raise refused_field(error.errors(include_url=False, include_context=False), model.model_fields) from None
+        raise field_error(error.errors(include_url=False, include_context=False), model.model_fields) from None
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
 
 
 def _texts(value: Any) -> list[str]:
     values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values) or len(values) > 16:
-        raise ValueError(f"expected a text, or a list of at most 16, none of them empty, got {value!r:.80}")
+    if not isinstance(values, list) or not all(isinstance(text, str) and text for text in values) or len(values) > 16:
+        raise ValueError(f"expected a string, or a list of at most 16 strings, none empty, got {value!r:.80}")
     return values
 
 
 def _content(value: Any) -> str:
-    """One text; parts of a list are joined."""
     if value is None or isinstance(value, str):
         return value or ""
     if not isinstance(value, list):
-        raise ValueError(f"expected a text or a list of parts, got {value!r:.80}")
+        raise ValueError(f"expected a string or a list of parts, got {value!r:.80}")
     for part in value:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ValueError(
-                f'this model reads text alone: expected parts {{"type": "text", "text": ...}}, got {part!r:.80}'
+                f'this model reads only text: expected parts {{"type": "text", "text": ...}}, got {part!r:.80}'
             )
     return "".join(part["text"] for part in value)
 
 
 def _arguments(value: Any) -> dict[str, Any]:
     if value is None or (isinstance(value, str) and not value.strip()):
-        return {}  # a call without arguments, as some clients write it
+        # Some clients send an empty string for a call without arguments.
+        return {}
     try:
-        found = read_arguments(value) if isinstance(value, str) else value
+        number = read_arguments(value) if isinstance(value, str) else value
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f"expected a JSON object as text, got {value!r:.80}")
-    return found
+        number = None
+    if not isinstance(number, dict):
+        raise ValueError(f"expected a JSON object as a string, got {value!r:.80}")
+    return number
 
 
 class Strict(BaseModel):
-    """A body in which unknown fields are refused."""
+    """Base of bodies in which unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Loose(BaseModel):
-    """Clients send back what they were given, and more."""
+    """Base of objects that clients echo, often with extra fields."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
 Content = Annotated[str, BeforeValidator(_content)]
-"""One text, of which there may be parts."""
 Stops = Annotated[list[str] | None, BeforeValidator(lambda value: _texts(value) if value else None)]
-"""Texts that end a turn."""
 
 
 class Function(Loose):
-    """A called function."""
-
     name: str = Field(min_length=1)
     arguments: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(default_factory=dict)
 
 
 class Call(Loose):
-    """A tool call in an earlier message."""
-
     id: str | None = None
     type: Literal["function"] | None = "function"
     function: Function
 
 
 class WireMessage(Loose):
-    """A message of the dialogue."""
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = ""
     name: str | None = None
@@ -120,38 +156,29 @@ class WireMessage(Loose):
 
 
 class Described(Loose):
-    """A function that may be called."""
-
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
 class WireTool(Loose):
-    """A tool."""
-
     type: Literal["function"]
     function: Described
 
 
 class StreamOptions(Loose):
-    """What a stream has beside the tokens."""
-
     include_usage: bool | None = None
 
 
 class Fields(Strict):
-    """A body whose fields that ask for nothing are left out, whether they are known or not."""
-
     @model_validator(mode="before")
     @classmethod
     def _asked(cls, body: Any) -> Any:
+        # Runs before validation, which would refuse unknown fields.
         return without_neutral(body, cls.model_fields)
 
 
 class SamplingFields(Fields):
-    """The fields that chat completions and completions share."""
-
     model: str = Field(min_length=1)
     n: Annotated[int, whole(1, 128)] = 1
     stop: Stops = None
@@ -174,14 +201,10 @@ class SamplingFields(Fields):
     @classmethod
     def _no_bias(cls, value: dict[str, float] | None) -> None:
         if value:
-            raise ValueError("no token can be favoured here; leave it out")
+            raise ValueError("logit biases are not supported; leave this field out")
 
     def sampling(self, *, stops: Sequence[int], most: int, top: int) -> Sampling:
-        """The engine's parameters.
-
-        Args:
-            top: Most probable tokens to record.
-        """
+        """Return the engine's sampling parameters; ``top`` is the number of top tokens to return."""
         given = {
             name: value
             for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -189,7 +212,8 @@ class SamplingFields(Fields):
         }
         return Sampling(
             **given,
-            top_k=self.top_k or -1,  # some clients write 0 for all
+            # Some clients send 0 for "all".
+            top_k=self.top_k or -1,
             max_tokens=most,
             stop_token_ids=tuple(dict.fromkeys((*stops, *(self.stop_token_ids or ())))),
             seed=self.seed,
@@ -198,8 +222,6 @@ class SamplingFields(Fields):
 
 
 class ChatRequest(SamplingFields):
-    """The body of ``/v1/chat/completions``."""
-
     messages: list[WireMessage] = Field(min_length=1, max_length=MANY)
     tools: list[WireTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto"] | None = None
@@ -219,7 +241,7 @@ class ChatRequest(SamplingFields):
     def _free_choice(cls, value: Any) -> Any:
         if value == "required" or isinstance(value, dict):
             raise ValueError(
-                'the policy is free to call or not: expected "auto" or "none"; say in a message what to call'
+                'forced tool calls are not supported: expected "auto" or "none"; name the tool in a message'
             )
         return value
 
@@ -227,25 +249,22 @@ class ChatRequest(SamplingFields):
     @classmethod
     def _text_alone(cls, value: dict[str, Any] | None) -> Any:
         if value is not None and value.get("type") != "text":
-            raise ValueError(f'the policy is free to write anything: expected {{"type": "text"}}, got {value!r:.80}')
+            raise ValueError(f'constrained output is not supported: expected {{"type": "text"}}, got {value!r:.80}')
         return value
 
     @field_validator("top_logprobs")
     @classmethod
     def _with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value and not info.data.get("logprobs"):
-            raise ValueError("it needs logprobs: true")
+            raise ValueError("this field needs logprobs: true")
         return value
 
     @property
     def most(self) -> int | None:
-        """Most tokens of the answer; ``None`` where the request does not say."""
         return self.max_completion_tokens or self.max_tokens
 
 
 class CompletionRequest(SamplingFields):
-    """The body of ``/v1/completions``."""
-
     prompt: str | list[str] | list[Token] | list[list[Token]]
     logprobs: Top | None = None
     echo: Literal[False] | None = None
@@ -257,17 +276,16 @@ class CompletionRequest(SamplingFields):
     @classmethod
     def _one_kind(cls, value: Any, check: Any) -> Any:
         try:
-            found = check(value)
+            number = check(value)
         except ValidationError:
-            found = []
-        if not found or [] in (found if isinstance(found, list) else ()):
-            problem = f"expected a text, token ids from 0 to {MOST}, or a list of either, none empty"
+            number = []
+        if not number or [] in (number if isinstance(number, list) else ()):
+            problem = f"expected a string, token ids from 0 to {MOST}, or a list of either, none empty"
             raise ValueError(f"{problem}, got {value!r:.80}")
-        return found
+        return number
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts, as texts or token ids."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         return [self.prompt] if isinstance(self.prompt[0], int) else self.prompt  # type: ignore[list-item,return-value]

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: a translation onto the gateway's chats, with the same turns, sessions and episodes.
+"""Anthropic's Messages API, translated to the gateway's chat requests.
 
-Not here: sampling, prompts and sessions (``gateway``), which know one kind of chat.
+Not here: sampling, prompts and sessions (``gateway``).
 """

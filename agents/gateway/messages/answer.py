@@ -1,5 +1,3 @@
-"""Answers of Anthropic's Messages API: a turn as a message of blocks, whole or as named events, and refusals."""
-
 from __future__ import annotations
 
 import uuid
@@ -7,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import FinishReason
+from turntree.agents.gateway.answers import call_arguments
 from turntree.agents.gateway.choices import ChatChoice
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.event_stream import Dialect, data_line
-from turntree.agents.gateway.tool_calls import call_arguments
 from turntree.agents.gateway.turn_text import TurnText
 from turntree.agents.gateway.turns import SampledTurn
 
@@ -36,13 +34,10 @@ def _named(event: Mapping[str, Any]) -> bytes:
     return b"event: " + str(event["type"]).encode() + b"\n" + data_line(event)
 
 
-ANTHROPIC = Dialect(event=_named, end=b"", refusal=_refusal)
-"""Events have names, and the last one is ``message_stop``."""
+ANTHROPIC = Dialect(event=_named, end=b"", refusal=_refusal)  #: events have names, and the last one is ``message_stop``
 
 
 class MessageAnswer:
-    """The answer to one request."""
-
     dialect = ANTHROPIC
 
     def __init__(self, model: str, choice: ChatChoice, *, prompt: int, most: int) -> None:
@@ -52,11 +47,9 @@ class MessageAnswer:
         self._open = False
 
     def text(self, index: int) -> TurnText:
-        """The text of the turn."""
         return self._choice.text
 
     def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
-        """The answer in one piece."""
         (turn,) = turns
         content, calls, ids = self._choice.parsed(turn)
         blocks: list[Event] = [{"type": "text", "text": content}] if content else []
@@ -66,19 +59,16 @@ class MessageAnswer:
         ]
         return {**self._head, "content": blocks, **self._reason(turn), "usage": self._usage(turn)}
 
-    def begin(self) -> Iterator[Event]:
-        """The events before the first token."""
+    def start(self) -> Iterator[Event]:
         usage = {"input_tokens": self._prompt, "output_tokens": 0}
         nothing: Event = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield {"type": "message_start", "message": {**self._head, **nothing}}
         yield {"type": "ping"}
 
-    def grown(self, index: int) -> Iterator[Event]:
-        """The event for the content that is to be shown now, if any."""
+    def update(self, index: int) -> Iterator[Event]:
         return self._shown(self._choice.shown())
 
     def last(self, index: int, turn: SampledTurn) -> Iterator[Event]:
-        """The rest of the content, the calls, and why the turn ended."""
         yield from self._shown(self._choice.rest(turn))
         yield from self._close()
         _, calls, ids = self._choice.parsed(turn)
@@ -90,7 +80,6 @@ class MessageAnswer:
         yield {"type": "message_stop"}
 
     def end(self, turns: Sequence[SampledTurn]) -> Iterator[Event]:
-        """Nothing."""
         return iter(())
 
     def _shown(self, piece: str) -> Iterator[Event]:

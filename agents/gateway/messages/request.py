@@ -1,5 +1,3 @@
-"""Bodies of Anthropic's Messages API, as the chats that they ask for."""
-
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
@@ -7,20 +5,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.gateway.http.ranges import MOST, Temperature, Tokens, TopP, whole
-from turntree.agents.gateway.http.wire import MANY, ChatRequest, Content, Fields, Loose, Stops, read
+from turntree.agents.gateway.http.wire import (
+    MANY,
+    MOST,
+    ChatRequest,
+    Content,
+    Fields,
+    Loose,
+    Stops,
+    Temperature,
+    Tokens,
+    TopP,
+    read,
+    whole,
+)
 
 
 class TextBlock(Loose):
-    """A text."""
-
     type: Literal["text"]
     text: str
 
 
 class ToolUse(Loose):
-    """A call of the policy."""
-
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1)
@@ -28,7 +34,7 @@ class ToolUse(Loose):
 
 
 class ToolResult(Loose):
-    """What a tool answered; whether that was an error its text says alone."""
+    """A tool result. Its ``is_error`` is dropped: templates show only the text."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -43,8 +49,6 @@ def _blocks(value: Any) -> Any:
 
 
 class Message(Loose):
-    """A message: one text, or blocks."""
-
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[Block], BeforeValidator(_blocks)]
 
@@ -52,11 +56,11 @@ class Message(Loose):
     def _in_their_place(self) -> Message:
         here, other = ("tool_use", "tool_result") if self.role == "assistant" else ("tool_result", "tool_use")
         if any(block.type == other for block in self.content):
-            raise ValueError(f"a message with the role {self.role!r} has text and {here} blocks, got {other}")
+            raise ValueError(f"expected text and {here} blocks in a message of role {self.role!r}, got {other}")
         return self
 
     def in_chat(self) -> list[dict[str, Any]]:
-        """The messages of a chat that say the same: results of tools are messages of their own."""
+        """Return the chat messages with this content; each tool result becomes its own message."""
         texts = [block.text for block in self.content if isinstance(block, TextBlock)]
         if self.role == "assistant":
             uses = [block for block in self.content if isinstance(block, ToolUse)]
@@ -74,8 +78,6 @@ class Message(Loose):
 
 
 class Tool(Loose):
-    """A tool of the client."""
-
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     input_schema: dict[str, Any]
@@ -83,8 +85,6 @@ class Tool(Loose):
 
 
 class Choice(Loose):
-    """Whether the policy may call."""
-
     type: Literal["auto", "none"]
     disable_parallel_tool_use: bool | None = None
 
@@ -92,12 +92,12 @@ class Choice(Loose):
     @classmethod
     def _free(cls, value: Any) -> Any:
         if value in ("any", "tool"):
-            raise ValueError("the policy is free to call or not: expected auto or none; say in a message what to call")
+            raise ValueError("forced tool calls are not supported: expected auto or none; name the tool in a message")
         return value
 
 
 class CountRequest(Fields):
-    """The body of ``/v1/messages/count_tokens``."""
+    """Body of ``/v1/messages/count_tokens``."""
 
     model: str = Field(min_length=1)
     messages: list[Message] = Field(min_length=1, max_length=MANY)
@@ -107,13 +107,13 @@ class CountRequest(Fields):
     cache_control: dict[str, Any] | None = None
 
     def chat(self, **fields: Any) -> ChatRequest:
-        """The chat that is asked for, with further ``fields``.
+        """Return the equivalent chat request, with further ``fields``.
 
         Raises:
-            ApiError: 400 if the last message is the policy's, for which no turn can be begun, or the chat has too much.
+            ApiError: 400 if the last message is the assistant's (no prefill), or the chat exceeds a limit.
         """
         if self.messages[-1].role == "assistant":
-            problem = "the last message is the assistant's, and its turn cannot be begun here; end with a user's"
+            problem = "prefilling the assistant's message is not supported; end with a user message"
             raise ApiError(400, problem, param="messages", code="invalid_value")
         system = [{"role": "system", "content": self.system}] if self.system else []
         tools = [
@@ -123,7 +123,7 @@ class CountRequest(Fields):
         choice = self.tool_choice
         chat = {
             "model": self.model,
-            "messages": [*system, *(one for message in self.messages for one in message.in_chat())],
+            "messages": [*system, *(chat_message for message in self.messages for chat_message in message.in_chat())],
             "tools": [{"type": "function", "function": tool} for tool in tools] or None,
             "tool_choice": choice.type if choice else None,
             "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
@@ -132,8 +132,6 @@ class CountRequest(Fields):
 
 
 class MessagesRequest(CountRequest):
-    """The body of ``/v1/messages``."""
-
     max_tokens: Tokens
     stop_sequences: Stops = None
     temperature: Temperature | None = None
@@ -144,10 +142,5 @@ class MessagesRequest(CountRequest):
     service_tier: str | None = None
 
     def chat(self, **fields: Any) -> ChatRequest:
-        """The chat that is asked for, with further ``fields``.
-
-        Raises:
-            ApiError: As ``CountRequest.chat``.
-        """
         same = {name: getattr(self, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "stream")}
         return CountRequest.chat(self, stop=self.stop_sequences, **same, **fields)

@@ -1,13 +1,14 @@
-"""Advantages for episodes whose turns have rewards of their own; ``algorithm.adv_estimator=turn_returns`` in verl.
+"""Advantages for episodes with turn rewards: ``algorithm.adv_estimator=turn_returns`` in verl.
 
-A token is credited with the rewards from its turn on, less the siblings' rewards of whole episodes:
+A token is credited with the rewards of its own and later turns, minus the mean episode reward of the task's other
+samples:
 
-    A[i, t] = sum of the rewards of i at t and later - mean over the other samples j of the task of their whole reward
+    A[i, t] = sum of sample i's rewards at t and later - mean over samples j != i of sample j's episode reward
 
-The baseline is the same at every token and independent of sample i, so it adds nothing to the expected gradient: the
+The baseline is the same at every token and independent of sample i, so it adds nothing to the expected gradient. The
 estimator is unbiased, however the policy decides when to stop, as long as the loss gives every token the same constant
-weight (``loss_agg_mode=seq-mean-token-sum-norm``). Normalising turn k among the samples that reached a turn k, as is
-common, weighs later turns by how many samples got there, and is biased.
+weight (``loss_agg_mode=seq-mean-token-sum-norm``). The common alternative normalises turn k among the samples that
+reached a turn k. It weighs later turns by how many samples got there, and is biased.
 """
 
 from __future__ import annotations
@@ -17,28 +18,23 @@ from typing import Any
 import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
-TURN_RETURNS = "turn_returns"
-"""Value of ``algorithm.adv_estimator``."""
+TURN_RETURNS = "turn_returns"  #: value of ``algorithm.adv_estimator``
 
 
 def turn_returns(
-    token_level_rewards: torch.Tensor,
-    response_mask: torch.Tensor,
-    index: Any,
-    config: Any = None,
-    **unused: Any,
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any = None, **unused: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns to go, less the siblings' mean.
+    """Compute returns-to-go minus the mean episode reward of the task's other samples.
 
     Args:
-        token_level_rewards: Shape (samples, tokens); a turn's reward lies on its last token.
-        response_mask: Shape (samples, tokens), 1 where the policy sampled. A row of zeros is a masked sample: it is
-            in no baseline.
+        token_level_rewards: Shape (samples, tokens); a turn's reward is on its last token.
+        response_mask: Shape (samples, tokens), 1 for sampled tokens. A row of zeros is a masked sample; no baseline
+            includes it.
         index: Task of each sample, shape (samples,).
         config: verl's section ``algorithm``; unused.
 
     Returns:
-        Advantages and returns, both of shape (samples, tokens), 0 where the policy did not sample.
+        Advantages and returns, both of shape (samples, tokens), 0 for tokens that were not sampled.
     """
     to_go = token_level_rewards.flip(-1).cumsum(-1).flip(-1)
     whole = to_go[:, 0]
@@ -47,9 +43,9 @@ def turn_returns(
     tasks = [str(task) for task in index]
     for task in set(tasks):
         members = torch.tensor([name == task for name in tasks], device=whole.device) & kept
-        others = int(members.sum()) - 1
-        if others > 0:
-            baseline[members] = (whole[members].sum() - whole[members]) / others
+        siblings = int(members.sum()) - 1
+        if siblings > 0:
+            baseline[members] = (whole[members].sum() - whole[members]) / siblings
     mask = response_mask.to(to_go.dtype)
     return (to_go - baseline.unsqueeze(-1)) * mask, to_go * mask
 

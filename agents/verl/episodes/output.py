@@ -1,8 +1,7 @@
-"""An episode in the form that verl trains on.
+"""Converts an episode to verl's output.
 
-Invariant: whatever the episode, the output is valid for verl (at least one
-response token, a score, the same extra fields), and an episode that failed, could
-not be verified again or has no turn has a response mask of zeros: nothing is learnt from it.
+Invariant: every output is valid for verl (at least one response token, a score, the same extra fields). An episode
+that failed, is ungraded or has no turn has a response mask of zeros: nothing is learnt from it.
 """
 
 from __future__ import annotations
@@ -27,40 +26,34 @@ from turntree.agents.verl.records.metrics import EPISODE
 
 
 class EpisodeOutput(AgentLoopOutput):
-    """verl's output with the reward of each turn on the turn's last token."""
+    """verl's output, with the reward of each turn on the turn's last token."""
 
-    turn_ends: list[int] = []
-    """Index in the response of the last token of each turn."""
-    turn_rewards: list[float] = []
-    """Reward of each turn; empty where verl's reward loop gives one for the episode."""
-    masked: bool = False
-    """Whether the episode is excluded from training."""
-    token_levels: list[int] = []
-    """Exactness of each response token: 1 for A to 4 for D, 0 where the policy did not sample."""
-    behaviour_logprobs: list[float] = []
-    """Log-probability of each response token under the distribution that drew it, 0 where the policy did not sample."""
-    others: list[EpisodeOutput] = Field(default=[], exclude=True)
-    """Earlier segments of a dialogue that was shortened, and further dialogues of the same episode: rows of their own
-    with its score; none of a masked one."""
+    turn_ends: list[int] = []  #: index in the response of each turn's last token
+    turn_rewards: list[float] = []  #: per turn; empty if verl's reward loop scores the episode
+    masked: bool = False  #: excluded from training
+    token_levels: list[int] = []  #: exactness of each response token: 1 for A to 4 for D, 0 if not sampled
+    behaviour_logprobs: list[float] = []  #: under the distribution each response token was drawn from; 0 if not sampled
+    #: rows for earlier segments of a shortened dialogue and for side dialogues; none if masked
+    extra_rows: list[EpisodeOutput] = Field(default=[], exclude=True)
 
     @property
     def rows(self) -> list[EpisodeOutput]:
-        """All rows of the episode, its own last: the one that verl takes a session's advantage and validation from."""
-        for other in self.others:
-            other.reward_score, other.masked = self.reward_score, self.masked
-            other.extra_fields["reward_extra_info"] = self.extra_fields["reward_extra_info"]
-        return [*self.others, self]
+        """All rows of the episode. verl takes a session's advantage and validation from the last, its own row."""
+        for row in self.extra_rows:
+            row.reward_score, row.masked = self.reward_score, self.masked
+            row.extra_fields["reward_extra_info"] = self.extra_fields["reward_extra_info"]
+        return [*self.extra_rows, self]
 
     def as_dict(self) -> dict[str, Any]:
-        """verl's row; ``rm_scores`` holds the turns' rewards instead of their sum at the end.
+        """Convert to verl's row. ``rm_scores`` holds turn rewards instead of their sum at the end.
 
-        Two further columns have the shape of ``responses``: ``token_levels`` (int8) and ``behaviour_log_probs``
-        (float32), by which a trainer may mask or reweight.
+        Two more columns have the shape of ``responses``: ``token_levels`` (int8) and ``behaviour_log_probs`` (float32),
+        which a trainer may use to mask or reweight.
         """
         row: dict[str, Any] = super().as_dict()
         ends, rewards = row.pop("turn_ends"), row.pop("turn_rewards")
         info = self.extra_fields["reward_extra_info"]
-        # verl's reward loop, a process of its own, can report it only in this way.
+        # verl's reward loop runs in another process and can report ungraded samples only in ``reward_extra_info``.
         masked = row.pop("masked") or bool(info.get("ungraded"))
         row["extra_fields"].pop(SAMPLE, None)
         scores = torch.zeros_like(row["rm_scores"])
@@ -84,7 +77,7 @@ def to_output(
     *,
     weights_version: int,
     filler_id: int,
-    lost: Sequence[FailureKind] = (),
+    failed: Sequence[FailureKind] = (),
     rewards: Sequence[str] = (),
     score_in_verl: bool = False,
     counted: Mapping[str, Any] | None = None,
@@ -94,17 +87,21 @@ def to_output(
     Args:
         weights_version: Version of the weights, for an episode without turns.
         filler_id: Token id that stands in for the prompt and response of an episode without turns.
-        lost: Kinds of failure of the failed attempts, the last one included if it failed.
-        rewards: Names of the components to log, the same for all episodes of a run.
-        score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
+        failed: Failure kinds of the failed attempts, including the last one if it failed.
+        rewards: Names of the reward components to log, the same for all episodes of a run.
+        score_in_verl: Whether verl's reward loop computes the score; it gets only the policy's own text.
+        counted: More counts for the metrics.
     """
     *earlier, last = episode.segments
     view = TokenView.of(replace(episode, turns=last))
-    masked, turns = episode.masked, episode.turns
+    masked = episode.masked
     versions = [version for turn in last for version in versions_of(turn.completion)] or [weights_version]
     score = 0.0 if masked else episode.reward
-    done = episode.stop_reason is StopReason.DONE
-    counts = {**_counts(episode, lost), **(counted or {})}
+    counts = {**_counts(episode, failed), **(counted or {})}
+    extra_rows: list[EpisodeOutput] = []
+    if not masked:
+        extra_rows += (_segment_row(turns, episode, weights_version, filler_id, score_in_verl) for turns in earlier)
+        extra_rows += (_side_dialogue_row(other, weights_version, filler_id) for other in episode.extra_dialogues)
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],
         response_ids=list(view.response_ids) or [filler_id],
@@ -116,24 +113,17 @@ def to_output(
         turn_ends=[] if masked else list(view.turn_ends),
         turn_rewards=[] if masked or score_in_verl else _rewards(last, episode),
         masked=masked,
-        others=[]
-        if masked
-        else [
-            *(_stretch(turns, episode, weights_version, filler_id, score_in_verl) for turns in earlier),
-            *(_beside(other, weights_version, filler_id) for other in episode.others),
-        ],
+        extra_rows=extra_rows,
         num_turns=len(episode.messages),
         metrics=AgentLoopMetrics(),
         extra_fields={
             **_drafted(last),
             "min_global_steps": min(versions),
             "max_global_steps": max(versions),
-            "turn_scores": [turn.reward for turn in turns],
+            "turn_scores": [turn.reward for turn in episode.turns],
             "tool_rewards": [],
             "reward_extra_info": {
-                "score": score,
-                "acc": float(not masked and done and _verdict(episode, score) > 0),
-                "masked": float(masked),
+                **_reward_info(episode, score),
                 **counts,
                 **{f"reward_{name}": float(episode.rewards.get(name, 0.0)) for name in rewards},
             },
@@ -143,8 +133,14 @@ def to_output(
     )
 
 
-def _counts(episode: Episode, lost: Sequence[FailureKind]) -> dict[str, float]:
-    """What the episode counts in the figures of its step."""
+def _reward_info(episode: Episode, score: float) -> dict[str, float]:
+    masked, done = episode.masked, episode.stop_reason is StopReason.DONE
+    # Only the reward for solving the task decides the accuracy, not rewards for form.
+    solved = episode.rewards.get("correct", episode.rewards.get(ENVIRONMENT, score))
+    return {"score": score, "acc": float(not masked and done and solved > 0), "masked": float(masked)}
+
+
+def _counts(episode: Episode, failed: Sequence[FailureKind]) -> dict[str, float]:
     return {
         "turns": len(episode.turns),
         "tool_calls": count_calls(episode),
@@ -154,26 +150,26 @@ def _counts(episode: Episode, lost: Sequence[FailureKind]) -> dict[str, float]:
         "failure": float(episode.stop_reason is StopReason.FAILURE),
         "ungraded": float(bool(episode.ungraded)),
         "program_error": float(bool(program_error(episode))),
-        "attempts": len(lost) + (not episode.masked),
-        **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
+        "attempts": len(failed) + (not episode.masked),
+        **{f"failed_attempts_{kind}": failed.count(kind) for kind in FailureKind},
     }
 
 
-def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutput:
-    """The row of a further dialogue: what it shares with another one is trained on, and counted, there."""
-    output = to_output(other, weights_version=weights_version, filler_id=filler_id)
-    shared = output.turn_ends[other.shared_turns - 1] + 1 if other.shared_turns else 0
+def _side_dialogue_row(dialogue: Episode, weights_version: int, filler_id: int) -> EpisodeOutput:
+    # Turns shared with an earlier dialogue are trained on, and counted, in that dialogue's row only.
+    output = to_output(dialogue, weights_version=weights_version, filler_id=filler_id)
+    shared = output.turn_ends[dialogue.shared_turns - 1] + 1 if dialogue.shared_turns else 0
     output.response_mask[:shared] = output.token_levels[:shared] = [0] * shared
-    output.extra_fields |= {**_drafted(other.turns[other.shared_turns :]), EPISODE: {}}
-    output.turn_rewards = []  # its score, the episode's, lies on its last turn
+    output.extra_fields |= {**_drafted(dialogue.turns[dialogue.shared_turns :]), EPISODE: {}}
+    output.turn_rewards = []  # its last turn gets the episode's score
     return output
 
 
-def _stretch(
+def _segment_row(
     turns: Sequence[Turn], episode: Episode, weights_version: int, filler_id: int, score_in_verl: bool
 ) -> EpisodeOutput:
-    """The row of the turns before the dialogue was shortened; the episode is counted with its last segment."""
-    alone = replace(episode, turns=tuple(turns), others=())
+    # The row of the turns before the dialogue was shortened. The episode is counted with its last segment.
+    alone = replace(episode, turns=tuple(turns), extra_dialogues=())
     output = to_output(alone, weights_version=weights_version, filler_id=filler_id, score_in_verl=score_in_verl)
     output.turn_rewards = [] if score_in_verl else _rewards(turns, episode)
     output.extra_fields[EPISODE] = {}
@@ -181,8 +177,8 @@ def _stretch(
 
 
 def _rewards(turns: Sequence[Turn], episode: Episode) -> list[float]:
-    """Rewards of the turns of a segment; what the others earned lies on its last, as each row has the episode's score:
-    verl takes a session's advantage from its last row, and of other estimators each row is a sample."""
+    # Each row of an episode is one sample of its group, so each row's rewards must sum to the episode's score. The last
+    # turn of a segment gets the rest.
     rewards = [turn.reward for turn in turns]
     if len(turns) < len(episode.turns):
         rewards[-1] += episode.reward - sum(rewards)
@@ -190,7 +186,6 @@ def _rewards(turns: Sequence[Turn], episode: Episode) -> list[float]:
 
 
 def _drafted(turns: Sequence[Turn]) -> dict[str, int]:
-    """Counters of drafts, under verl's names."""
     drafts = [turn.completion.draft for turn in turns]
     return {
         "spec_num_draft_tokens": sum(draft.drafted for draft in drafts),
@@ -199,16 +194,10 @@ def _drafted(turns: Sequence[Turn]) -> dict[str, int]:
     }
 
 
-def _verdict(episode: Episode, score: float) -> float:
-    """The score for solving the task, without that for form."""
-    return episode.rewards.get("correct", episode.rewards.get(ENVIRONMENT, score))
-
-
 def neutralise(outputs: Sequence[EpisodeOutput]) -> None:
-    """Give the masked episodes of a group the mean score of the others, so that they do not move its baseline.
+    """Give a group's masked episodes the mean score of its other episodes, so they do not move the baseline.
 
-    verl has no mask for samples, and their scores are part of the group's mean. The group's spread shrinks a
-    little by them.
+    verl has no mask for samples: their scores are part of the group's mean. They shrink the group's spread a little.
     """
     scores = [output.reward_score for output in outputs if not output.masked and output.reward_score is not None]
     for output in outputs:

@@ -1,13 +1,11 @@
 """A reward function for verl: ``reward.custom_reward_function`` with path ``pkg://turntree.agents.verl.episodes.rewards``.
 
-Name ``compute_score``, or ``compute_score_async``, which does not occupy a thread
-of verl's while answers are compared. Every result has the same keys, all numbers
-but ``status``, ``answer`` and ``method``.
+Name ``compute_score``, or ``compute_score_async``, which does not block a thread of verl's while answers are compared.
+Every result has the same keys; all values are numbers except ``status``, ``answer`` and ``method``.
 
-A sample that cannot be verified again is left out of training and never counts as wrong. If
-turntree's agent loop played the episode it is returned with ``ungraded`` 1 and
-the loop masks it; other loops of verl have no mask, so ``Ungraded`` is raised,
-upon which verl's V1 trainers go on without this sample.
+An ungraded sample is left out of training and never counts as wrong. If turntree's agent loop played the episode, the
+result has ``ungraded`` 1 and the loop masks it. verl's other loops have no mask, so ``Ungraded`` is raised, and verl's
+V1 trainers continue without the sample.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_of_row
 from turntree.rewards import Sample
 
 DEFAULT_REWARDS: Mapping[str, Any] = {ANSWER: 1.0}
-"""The default reward."""
 
 
 class Ungraded(AgentError):
-    """An answer could not be verified again."""
+    """An answer could not be graded."""
 
 
 def compute_score(
@@ -41,22 +38,15 @@ def compute_score(
     answer_format: str | None = None,
     **unused: Any,
 ) -> dict[str, Any]:
-    """Score one response.
-
-    Args:
-        data_source: Data set of the row; it selects the rules of comparison.
-        extra_info: Columns of the row and extra fields of the agent loop; the policy's own text is taken from
-            them if turntree's loop played.
-        rewards: As ``Scorer`` takes them, by ``reward_kwargs``; ``None`` compares the answer.
-        answer_format: As ``Scorer`` takes it, by ``reward_kwargs``.
+    """Score one response; ``rewards`` and ``answer_format`` come from ``reward_kwargs``, as in ``Scorer``.
 
     Returns:
-        ``score``, ``acc`` (1 where the answer is right), ``ungraded``, ``answered``, ``suspect``, ``status``,
-        ``answer``, ``method``, and ``reward_NAME`` for each of the rewards.
+        ``score``, ``acc`` (1 if the answer is right), ``ungraded``, ``answered``, ``suspect``, ``status``, ``answer``,
+        ``method``, and ``reward_NAME`` for each reward.
 
     Raises:
-        UnknownAnswerFormat: The data set has no rules of comparison and ``answer_format`` names no other.
-        ConfigError: A dialogue was played by a loop that does not tell the policy's text from a tool's, or a
+        UnknownAnswerFormat: If the data set has no answer format and ``answer_format`` names none.
+        ConfigError: If the loop that played the dialogue did not separate the policy's text from tool output, or a
             reward needs all samples of a task.
         Ungraded: See the module's docstring.
     """
@@ -76,7 +66,7 @@ async def compute_score_async(
     answer_format: str | None = None,
     **unused: Any,
 ) -> dict[str, Any]:
-    """``compute_score`` for an event loop, with the same arguments, results and errors."""
+    """Run ``compute_score`` on an event loop."""
     scorer = _scorer(rewards, answer_format)
     sample = _sample(data_source, solution_str, ground_truth, extra_info)
     scored = (await scorer.ascore([sample]))[0] if sample is not None else None
@@ -84,21 +74,14 @@ async def compute_score_async(
 
 
 def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, Any]:
-    """verl's result of one sample.
-
-    Args:
-        scored: ``None`` for an episode that failed.
-        masks: Whether the loop that played it masks ungraded samples.
-
-    Raises:
-        Ungraded: If it could not be verified again and is not masked.
-    """
+    """Return verl's result of one sample; ``scored`` is ``None`` for an episode that failed."""
+    # ``masks``: the loop that played the episode masks ungraded samples, so nothing has to be raised.
     ungraded = scored is None or scored.reward is None
     answer = scored.answer if scored is not None else None
     status = "failure" if scored is None else str(answer.status) if answer is not None else ""
     if ungraded and not masks:
         open_parts = ", ".join(scored.ungraded) if scored is not None else "all"
-        raise Ungraded(f"{open_parts} could not be verified again ({status}); verl leaves this sample out")
+        raise Ungraded(f"{open_parts} could not be graded ({status}); verl leaves this sample out")
     parts = scored.parts if scored is not None else {}
     return {
         "score": scored.reward if scored is not None and scored.reward is not None else 0.0,
@@ -119,12 +102,11 @@ def _scorer(rewards: Mapping[str, Any] | None, answer_format: str | None) -> Sco
 
 @lru_cache(maxsize=8)
 def _known_scorer(rewards: str, answer_format: str | None) -> Scorer:
-    """A scorer for single samples, as verl's reward loop gives them."""
     scorer = Scorer(json.loads(rewards) or DEFAULT_REWARDS, answer_format=answer_format)
     if scorer.group_names:
         raise ConfigError(
-            f"verl's reward loop scores one sample at a time, and {', '.join(scorer.group_names)} need all samples "
-            "of a task; name them in turntree.rewards, for turntree's agent-loop manager"
+            f"verl's reward loop scores one sample at a time, but {', '.join(scorer.group_names)} need all samples "
+            "of a task; set them in turntree.rewards, which turntree's agent-loop manager reads"
         )
     return scorer
 

@@ -1,14 +1,11 @@
 """verl's replay buffer with a short poll, as a custom sampler.
 
-verl's own polls every two seconds for the episodes, longer than those of a small
-policy take; a custom sampler is the way to set the interval. verl gives a custom
-sampler no group filter, so DAPO's is passed on here, with the bound on its work
-that verl's synchronous sampler ignores.
+verl polls for episodes every two seconds, longer than a small policy takes to play them, and only a custom sampler can
+set the interval. verl passes no group filter to a custom sampler, so DAPO's filter is passed on here, with the limit on
+generated batches that verl's synchronous sampler ignores.
 
-verl logs what a sampler returns beside the episodes: turntree's figures of the
-step are returned that way (``metrics``). And a sampler is created where advantages
-are computed, so turntree's estimators are registered from here, and verl is kept
-going through steps without a token to learn from.
+verl logs the metrics that a sampler returns with the episodes, so turntree's metrics take this way. Advantages are
+computed in the sampler's process, so turntree's estimators are registered here.
 """
 
 from __future__ import annotations
@@ -32,26 +29,23 @@ from turntree.agents.verl.records.phases import note_phase
 
 logger = logging.getLogger(__name__)
 
+#: names of the policy's servers, see ``names.server_name``
 _SERVER = re.compile(r"turntree_server_\d+|(vllm|sglang)_server_\d+_0")
-"""Names of the policy's servers, see ``replica.server_name``."""
-_ANSWER_SECONDS = 30.0
-"""Seconds after which a server is left out of the step's figures."""
+_ANSWER_SECONDS = 30.0  #: after which a server is left out of the step's metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerSettings:
-    """Section ``trainer.v1.sampler.sampler_kwargs``."""
-
     poll_interval: float = 0.1
-    """Seconds between two polls for the episodes."""
+    """Seconds between two polls for episodes."""
     filter_groups_metric: str | None = None
-    """DAPO: groups in which this metric is the same for all are replaced; ``None`` filters nothing."""
+    """DAPO: replace groups in which this metric is equal for all samples; ``None`` disables."""
     train_batch_size: int | None = None
-    """DAPO: prompts of a batch."""
+    """DAPO: prompts per batch."""
     max_inflight_gen_batches: int = 1
     """DAPO: batches of prompts generated at once."""
     max_num_gen_batches: int = 10
-    """DAPO: most batches of prompts that one step may generate; 0 is no bound."""
+    """DAPO: limit on the batches of prompts that one step generates; 0 is no limit."""
 
     def __post_init__(self) -> None:
         if self.poll_interval <= 0:
@@ -61,28 +55,17 @@ class SamplerSettings:
 
 
 class LoggedSteps:
-    """What turntree's replay buffers do around verl's: notes of a run's phases, and figures of each training step.
-
-    It comes before verl's class in the bases.
-    """
+    """Mix-in before a replay buffer of verl: notes the run's phases, and returns the metrics of each step."""
 
     _updates = False
-    """Whether the policy was updated."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        apply_step_patches()
-        note_phase("loading the model to be trained")  # a sampler is the first thing that verl's trainer creates
+        apply_step_patches()  # verl must survive steps without a token to learn from
+        note_phase("loading the model to be trained")  # verl's trainer creates the sampler first
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        """Wait for the episodes of a step.
-
-        Args:
-            partition_id: ``train`` or ``val``.
-
-        Returns:
-            The batch, and figures for verl's log.
-        """
+        """Wait for the episodes of a step; return the batch, and metrics for verl's log."""
         if not self._updates:
             note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
         verls: Any = super()
@@ -96,8 +79,6 @@ class LoggedSteps:
 
 
 class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
-    """verl's synchronous replay buffer; see the module's docstring."""
-
     def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
         if updates_while_playing(kwargs["trainer_mode"]):
             raise ConfigError(
@@ -120,24 +101,19 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
         )
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        """As ``LoggedSteps``.
-
-        Raises:
-            ConfigError: If DAPO's filter dropped more groups than ``max_num_gen_batches`` allows.
-        """
         self._submitted = 0
         return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
 
     def _dapo_filtered_keys(self, partition_id: str) -> Any:
-        """verl's groups whose scores are all equal, less those of which no episode was played: they say nothing of the
-        task, and where the environment is down their replacements are lost as well, without an end."""
+        # Groups without any played episode are not filtered. They say nothing about the task, and while the environment
+        # is down their replacements would fail too, without end.
         filtered, counts = super()._dapo_filtered_keys(partition_id)
         if not filtered:
             return filtered, counts
         keys = [key for key in self.partitions[partition_id] if key.split("_")[0] in filtered]
         masks = transfer_queue.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["response_mask"])
-        taught = zip(keys, masks["response_mask"], strict=True)
-        played = {key.split("_")[0] for key, mask in taught if mask.any()}
+        masked = zip(keys, masks["response_mask"], strict=True)
+        played = {key.split("_")[0] for key, mask in masked if mask.any()}
         classified = self._dapo_classification_cache[partition_id]
         for uid in filtered - played:
             counts[classified[uid]] -= 1
@@ -148,39 +124,38 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
         self._submitted += prompts
         if self._most and self._submitted > self._most:
             raise ConfigError(
-                f"DAPO's filter asked for {self._submitted} new prompts in one step, the bound is {self._most}: in "
-                "nearly all groups all scores are equal; take easier or harder tasks, algorithm=grpo, or a larger "
-                "actor_rollout_ref.rollout.n or algorithm.filter_groups.max_num_gen_batches"
+                f"DAPO's filter requested {self._submitted} new prompts in one step, but the limit is {self._most}: "
+                "nearly all groups have equal scores. Use easier or harder tasks, algorithm=grpo, a larger "
+                "actor_rollout_ref.rollout.n or a larger algorithm.filter_groups.max_num_gen_batches"
             )
         assert self._submit is not None
         return self._submit(prompts)
 
 
 def step_figures(batch: Any) -> dict[str, float]:
-    """turntree's figures of a step."""
     return {**episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
 
 
 def _played_rows(batch: Any) -> list[PlayedRow]:
-    """The rows of a batch with their episodes' figures; verl's padding rows have none."""
+    # verl's padding rows have no episode.
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     data = transfer_queue.kv_batch_get(
         keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields", "token_levels"]
     )
     extra, levels = list(data["extra_fields"]), data["token_levels"].unbind()
-    # A key is the group's name, the number of the sample and that of the row.
+    # A key is GROUP_SAMPLE_ROW.
     names = [key.split("_")[0] for key in keys]
     rows = zip(extra, levels, names, strict=True)
-    return [PlayedRow(extra=one, levels=tokens.tolist(), group=name) for one, tokens, name in rows]
+    return [PlayedRow(extra=fields, levels=tokens.tolist(), group=name) for fields, tokens, name in rows]
 
 
 def read_counters() -> list[Mapping[str, float]]:
-    """The counters of each replica's server since the last call."""
+    """Return the counters of each replica's server since the last call."""
     counted: list[Mapping[str, float]] = []
     for name in filter(_SERVER.fullmatch, ray.util.list_named_actors()):
         try:
             answer: Any = ray.get(ray.get_actor(name).step_counters.remote(), timeout=_ANSWER_SECONDS)
             counted.append(answer)
         except (ray.exceptions.RayError, ValueError):
-            logger.warning("the counters of server %s cannot be read", name, exc_info=True)
+            logger.warning("the step's metrics miss server %s, whose counters cannot be read", name, exc_info=True)
     return counted

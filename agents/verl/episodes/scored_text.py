@@ -1,8 +1,7 @@
-"""The policy's own text in an episode, for verl's reward loop, and in verl's rows.
+"""The policy's own text in an episode, for verl's reward loop.
 
-verl decodes a whole response, tool output included, and calls it the solution.
-Invariant: a sample made here holds only the policy's own text; a row that does
-not tell it apart is refused.
+verl decodes a whole response, tool output included, and calls it the solution. Invariant: a sample made here holds only
+the policy's own text; a row that does not separate it is refused.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from turntree.agents.scoring.policy_sample import policy_sample
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.rewards import Sample
 
-SAMPLE = "turntree_sample"
-"""Extra field of an episode's output: its sample, or ``None`` if it failed."""
+SAMPLE = "turntree_sample"  #: extra field of an episode's output with its sample; ``None`` if the episode failed
 
 
 def sample_to_dict(episode: Episode) -> dict[str, Any] | None:
-    """The policy's part of an episode as plain values; ``None`` for a failure."""
     if episode.stop_reason is StopReason.FAILURE:
         return None
     values = asdict(policy_sample(episode))
@@ -31,28 +28,22 @@ def sample_to_dict(episode: Episode) -> dict[str, Any] | None:
 def sample_of_row(
     data_source: str, solution: str, gold: str, extra_info: Mapping[str, Any], num_turns: int | None
 ) -> Sample | None:
-    """The sample of a row of verl's.
+    """Build the sample of a row of verl's; ``None`` if the episode failed.
 
     Args:
-        data_source: Column ``data_source``.
-        gold: ``reward_model.ground_truth``.
-        extra_info: Column ``extra_info``, with the extra fields of the agent loop's output; its ``question`` is the
-            prompt.
-        num_turns: Messages of the dialogue, the prompt's and the response's; ``None`` if verl does not report it.
-
-    Returns:
-        The sample; ``None`` if the episode failed.
+        extra_info: Column ``extra_info`` with the extra fields of the agent loop's output; ``question`` is the prompt.
+        num_turns: Messages of the dialogue, prompt and response; ``None`` if verl does not report it.
 
     Raises:
-        ConfigError: If the response has text of others in it that cannot be told apart.
+        ConfigError: If the response contains text that is not the policy's and cannot be separated.
     """
     if SAMPLE in extra_info:
         values = extra_info[SAMPLE]
         return None if values is None else Sample(**{**values, "turns": tuple(values["turns"])})
     if num_turns is not None and num_turns > 2:
         raise ConfigError(
-            f"a dialogue of {num_turns} messages was played by a loop that does not say which words are the "
-            "policy's own, so tool output would be scored; play it with the agent loop turntree_env"
+            f"a dialogue of {num_turns} messages was played by a loop that does not mark the policy's own text, so "
+            "tool output would be scored; play it with the agent loop turntree_env"
         )
     return Sample(
         turns=(solution,),

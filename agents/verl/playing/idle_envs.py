@@ -1,4 +1,4 @@
-"""Environments of a process between two episodes: creating one may read a data set, so they are kept."""
+"""A process's environments between two episodes. They are kept: creating one may read a data set."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from turntree.agents.verl.episodes.dataset import make_env
 from turntree.envs import Env, ResultMemo
 from turntree.envs.running.containment import contain
 
-EnvKind = tuple[str, str]
-"""Id and settings, which are JSON, of environments that are alike."""
+EnvKind = tuple[str, str]  #: id and JSON settings; environments of one kind are interchangeable
 
 
 def kind_of_env(row: Mapping[str, Any]) -> EnvKind:
-    """That of a row of the data set."""
     return row["env_id"], row.get("env_kwargs") or "{}"
 
 
 class IdleEnvs:
-    """Idle environments by their kind.
-
-    Args:
-        memo_results: Results that each kind remembers; siblings and later epochs share them. 0 for none.
-    """
+    """Idle environments by their kind, each with a memo of ``memo_results`` results."""
 
     def __init__(self, memo_results: int) -> None:
         self._memo_results = memo_results
@@ -33,15 +27,13 @@ class IdleEnvs:
         self._idle: dict[EnvKind, list[Env]] = defaultdict(list)
 
     def take(self, kind: EnvKind) -> Env:
-        """An environment for one episode, which is created if none is idle."""
         return self._idle[kind].pop() if self._idle[kind] else self.make(kind)
 
     def give_back(self, kind: EnvKind, env: Env) -> None:
-        """Keep an environment whose episode is over and left it whole."""
+        """Keep an environment whose episode ended without breaking it."""
         self._idle[kind].append(env)
 
     def make(self, kind: EnvKind) -> Env:
-        """Create an environment."""
         env_id, settings = kind
         env = contain(lambda: make_env(env_id, json.loads(settings)))
         if self._memo_results:

@@ -1,8 +1,7 @@
-"""Routing of one process's turns over all replicas: each dialogue goes to the replica that knows its task.
+"""Routes one process's turns over all replicas: each dialogue goes to the replica that knows its task.
 
-A lost replica is avoided until it serves again, that is, once it has the
-trainer's weights. The player retries an episode that it was playing; here only
-the next replica is found. If no replica is left, turns wait for one to come back.
+A lost replica is avoided until it serves with the trainer's weights again. The player retries interrupted episodes;
+this module only finds another replica. If none is left, turns wait for one to return.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaTurns:
-    """The replicas, as one process uses them.
+    """The replicas as one process uses them.
 
     Args:
         serving: Returns once the replica of a rank serves; raises while it cannot be reached.
         patience: Seconds that a turn waits if all replicas are lost.
-        look_seconds: Seconds between two checks whether a lost replica is back.
+        look_seconds: Seconds between two checks whether a lost replica serves again.
     """
 
     def __init__(
@@ -42,37 +41,29 @@ class ReplicaTurns:
         self._look_seconds = look_seconds
         self.routes = TaskRoutes(list(self._engines))
         self._returns: dict[int, asyncio.Task[None]] = {}
-        self.lost = 0
-        """Times that a replica was lost."""
+        self.lost = 0  # times that a replica was lost
 
     def dialogue(self) -> Engine:
-        """An engine for one dialogue: its turns go to one replica."""
         return _Dialogue(self)
 
-    def home(self, state: DialogueState) -> int:
-        """Rank of the replica to which a task's turns go while nothing is lost or full."""
+    def owner(self, state: DialogueState) -> int:
+        """Return the rank of a task's owner replica, which serves it unless it is lost or full."""
         return preference(route_key(state), self._engines)[0]
 
-    async def ask_ahead(self, state: DialogueState, request: TurnRequest) -> Completion:
-        """Sample a turn for a later step, which will most likely request it at the home of its task."""
-        return await self._engines[self.home(state)].generate(request)
+    async def precompute(self, state: DialogueState, request: TurnRequest) -> Completion:
+        """Sample a turn for a later step at the owner replica of its task, which will most likely serve it."""
+        return await self._engines[self.owner(state)].generate(request)
 
-    async def place(self, key: str) -> int:
-        """Choose a replica for one turn of a dialogue.
-
-        Raises:
-            EngineLost: If all replicas are lost, and none came back in time.
-        """
+    async def choose(self, key: str) -> int:
         if not self.routes.alive:
             done, _ = await asyncio.wait(
                 list(self._returns.values()), timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
             )
             if not done and not self.routes.alive:
-                raise EngineLost(f"no engine replica came back within {self._patience:g} s")
+                raise EngineLost(f"all engine replicas are lost, and none returned within {self._patience:g} s")
         return self.routes.acquire(key)
 
-    async def ask(self, rank: int, key: str, request: TurnRequest) -> Completion:
-        """Sample one turn at a chosen replica."""
+    async def generate(self, rank: int, key: str, request: TurnRequest) -> Completion:
         try:
             return await self._engines[rank].generate(request)
         except EngineLost:
@@ -86,7 +77,7 @@ class ReplicaTurns:
             return
         self.routes.lose(rank)
         self.lost += 1
-        logger.warning("engine replica %d is lost; %d others go on", rank, len(self.routes.alive))
+        logger.warning("engine replica %d is lost; %d replicas remain", rank, len(self.routes.alive))
         self._returns[rank] = asyncio.create_task(self._await_return(rank))
 
     async def _await_return(self, rank: int) -> None:
@@ -94,7 +85,7 @@ class ReplicaTurns:
             await asyncio.sleep(self._look_seconds)
             try:
                 await self._serving(rank)
-            except Exception as error:  # whatever the cause, it is tried again
+            except Exception as error:  # whatever the cause, the next check may succeed
                 logger.debug("engine replica %d cannot be reached: %s", rank, error)
                 continue
             del self._returns[rank]
@@ -104,23 +95,16 @@ class ReplicaTurns:
 
 
 class _Dialogue:
-    """An ``Engine`` for the turns of one dialogue."""
-
     def __init__(self, replicas: ReplicaTurns) -> None:
         self._replicas = replicas
         self._rank: int | None = None
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn at the replica of the dialogue's earlier ones, if it is alive.
-
-        Raises:
-            EngineLost: If the replica is lost while it samples.
-        """
         state = request.state or DialogueState.from_tokens(request.prompt_ids)
         if request.precomputed_for:
-            return await self._replicas.ask_ahead(state, request)
+            return await self._replicas.precompute(state, request)
         key = route_key(state)
         routes = self._replicas.routes
         if self._rank is None or not routes.hold(key, self._rank):
-            self._rank = await self._replicas.place(key)
-        return await self._replicas.ask(self._rank, key, request)
+            self._rank = await self._replicas.choose(key)
+        return await self._replicas.generate(self._rank, key, request)

@@ -1,4 +1,4 @@
-"""Episodes of a process that go on after an update of the weights, as the run has it (``resuming``)."""
+"""Plays episodes that continue after a weight update."""
 
 from __future__ import annotations
 
@@ -10,43 +10,33 @@ from turntree.agents.engines.protocol import Engine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.loop.episode_driver import env_id_of
 from turntree.agents.resuming.interrupted_episodes import InterruptedEpisode, Newest
-from turntree.agents.resuming.interrupted_turns import InterruptedTurns, versions_of
+from turntree.agents.resuming.interrupted_turns import InterruptedTurns, ResumeCounts, versions_of
 from turntree.agents.resuming.recorded_env import RecordedEnv, can_be_recorded
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
 logger = logging.getLogger(__name__)
 
-Roll = Callable[[Any, Engine], Awaitable[Episode]]
-"""Plays an episode in an environment with an engine."""
+Roll = Callable[[Any, Engine], Awaitable[Episode]]  #: plays an episode in an environment with an engine
 
 
 class ResumedPlay(NamedTuple):
-    """An episode and what updates did to it."""
-
     episode: Episode
     counts: ResumeCounts
-    interrupted: InterruptedEpisode | None
-    """What it is verified again again with; ``None`` if it cannot be."""
+    interrupted: InterruptedEpisode | None  #: needed to re-verify the episode; ``None`` if it cannot be re-verified
 
 
 class ResumedPlays:
-    """Plays the training episodes of one process.
-
-    Args:
-        how: What becomes of sampled tokens when the weights change.
-    """
+    """Plays the training episodes of one process."""
 
     def __init__(self, how: OnResume) -> None:
         self.how = how
         self.newest = Newest()
-        self.trained = SeenSeeds(bits=1 << 23)
-        """Seeds of turns that the policy was trained on."""
+        self.trained = SeenSeeds(bits=1 << 23)  #: seeds of turns that the policy was trained on
         self._refused: set[str] = set()
 
     async def play(self, env: Any, engine: Engine, roll: Roll) -> ResumedPlay:
-        """Play an episode to its end, whatever interrupts it."""
+        """Play an episode to its end, through all weight updates."""
         if self.how is OnResume.EPISODE and can_be_recorded(env):
             record = RecordedEnv(env)
             interrupted = InterruptedEpisode(engine, record, roll, self.newest, trained=self.trained)
@@ -61,11 +51,10 @@ class ResumedPlays:
         if self.how is OnResume.EPISODE and env_id_of(env) not in self._refused:
             self._refused.add(env_id_of(env))
             logger.warning(
-                "%s is not forkable, so its episodes cannot go back to an earlier turn: on_resume=turn holds for them",
+                "%s is not forkable, so its episodes cannot go back to an earlier turn: on_resume=turn applies to them",
                 env_id_of(env),
             )
         return ResumedPlay(episode, counts, None)
 
     def turns(self, engine: Engine, counts: ResumeCounts | None = None) -> Engine:
-        """An engine whose turns are never aborted."""
         return InterruptedTurns(engine, self.how, counts or ResumeCounts(), trained=self.trained)

@@ -1,12 +1,10 @@
-"""A rollout server's part of a trainer's checkpoint, written and read.
+"""A rollout server's part of a trainer's checkpoint: draft store, ledger of stored turns, precomputed turns.
 
-It has the store of drafts, the ledger of stored turns, and the precomputed turns. A
-resumed run then continues as the unbroken one would have: the seeds of its
-rollouts are functions of the run's seed and the step, so they need no saving.
+A resumed run continues as the uninterrupted run would have. Seeds need no saving: they are functions of the run's
+seed and the step.
 
-A folder holds everything of one server. It is written under another name and
-renamed when it is complete; a list of digests in it defines completeness. Reading
-verifies everything: an incomplete folder, or one of another version, is refused.
+One folder holds one server's state. It is written under another name and renamed once complete; a list of digests in
+it defines completeness. Reading checks every digest and refuses a folder that is incomplete or of another version.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.errors import AgentError
-from turntree.agents.turn_drafts import precomputed_arrays
+from turntree.agents.turn_drafts import precomputed_store
 from turntree.agents.turn_drafts.precomputed import PrecomputedTurns
 from turntree.agents.turn_drafts.stored import StoredTurns
 from turntree.spec_tree import ForestConfig
@@ -33,45 +31,36 @@ from turntree.spec_tree.array_file import open_regular, read_array_file, read_re
 from turntree.spec_tree.rules import ledger_arrays
 from turntree.spec_tree.store.live_table import known_tokens
 
-FORMAT = 2
-"""Version of the folder's layout."""
+FORMAT = 2  #: version of the folder's layout
 _LIST, _FOREST, _LEDGER, _AHEAD = "state.json", "forest.npz", "ledger.npz", "run_ahead.npz"
-_MOST = 1 << 35
-"""Bytes of a file."""
-_MOST_LIST = 1 << 16
-"""Bytes of the list."""
+_MOST = 1 << 35  #: bytes per file
+_MOST_LIST = 1 << 16  #: bytes
 
 
 def state_folder(checkpoint: Path, replica_rank: int) -> Path:
-    """Folder of a server's part of a checkpoint."""
     return checkpoint / "turntree" / f"replica_{replica_rank}"
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:
-    """verl's folder of the checkpoint of ``step``."""
     return checkpoints / f"global_step_{step}"
 
 
 class DamagedCheckpoint(AgentError):
-    """A server's part of a checkpoint is incomplete, or of another version."""
+    """A server's part of a checkpoint is incomplete, or has another version."""
 
 
 class Saved(Protocol):
-    """The part of a store of drafts that a checkpoint needs."""
+    def save(self, path: Path) -> None: ...
 
-    def save(self, path: Path) -> None:
-        """Write everything into a file."""
-
-    def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file of ``save``."""
+    def restore(self, path: Path) -> None: ...
 
 
 class ServerState:
-    """The parts of a server that outlive its process.
+    """Saves and loads the state of a server that must outlive its process.
 
     Args:
-        vocabulary: Tokens that the policy knows; turns with others are refused. 0 is any.
-        tokenizer: Hash of its tokenizer; a checkpoint of another one is refused. Empty where it is not known.
+        vocabulary: Size of the policy's vocabulary; turns with larger token ids are refused. 0 accepts any.
+        tokenizer: Hash of the policy's tokenizer; checkpoints of another tokenizer are refused. Empty if unknown.
     """
 
     def __init__(
@@ -89,25 +78,16 @@ class ServerState:
         self._ahead = ahead
 
     def collect(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Arrays that must be read while nothing changes them, by file; to be given to ``write``."""
+        """Return the arrays for ``write``, by file name. Nothing may change them meanwhile."""
         found: dict[str, dict[str, NDArray[Any]]] = {}
         if self._stored is not None:
             found[_LEDGER] = ledger_arrays.ledger_arrays(self._stored.ledger)
         if self._ahead is not None:
-            found[_AHEAD] = precomputed_arrays.precomputed_arrays(self._ahead.stock)
+            found[_AHEAD] = precomputed_store.precomputed_arrays(self._ahead.store)
         return found
 
     def write(self, folder: Path, found: Mapping[str, Mapping[str, NDArray[Any]]], *, step: int) -> None:
-        """Write everything to ``folder``, whole or not at all.
-
-        Args:
-            folder: Replaces a folder of that name.
-            found: Result of ``collect``.
-            step: Updates of the policy at the checkpoint.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Write everything to ``folder``, replacing it, or nothing; ``found`` is the result of ``collect``."""
         partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
         partial.mkdir(parents=True)
         try:
@@ -119,6 +99,7 @@ class ServerState:
             digests = {path.name: _digest(path) for path in sorted(partial.iterdir())}
             listed = {"format": FORMAT, "step": step, "tokenizer": self._policy.tokenizer, "files": digests}
             (partial / _LIST).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+            # Files reach the disk before the rename does: the name promises complete files.
             for path in partial.iterdir():
                 _sync(path)
             shutil.rmtree(folder, ignore_errors=True)
@@ -129,11 +110,11 @@ class ServerState:
             raise
 
     def read(self, folder: Path, *, step: int) -> None:
-        """Load what ``write`` put into ``folder``. Parts that the saved run did not have stay empty.
+        """Load what ``write`` stored in ``folder``. Parts that the saved run did not have stay empty.
 
         Raises:
-            DamagedCheckpoint: If it is incomplete, of another version, of another step, or of a policy with other
-                tokens; one that does not say of which tokenizer it is counts as this policy's.
+            DamagedCheckpoint: If the folder is incomplete, or has another version, step or tokenizer. A folder
+                without a tokenizer hash is accepted.
         """
         files = _checked(folder, step, self._policy)
         try:
@@ -143,10 +124,10 @@ class ServerState:
                 arrays = self._known(read_array_file(folder / _LEDGER, ledger_arrays.KINDS, most=_MOST))
                 ledger_arrays.fill_ledger(self._stored.ledger, arrays)
             if self._ahead is not None and _AHEAD in files:
-                room = self._ahead.config.max_tokens
-                arrays = self._known(read_array_file(folder / _AHEAD, precomputed_arrays.KINDS, most=_MOST))
-                self._ahead.stock = precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=room)
-        except ValueError as error:  # those of damaged files are
+                max_tokens = self._ahead.config.max_tokens
+                arrays = self._known(read_array_file(folder / _AHEAD, precomputed_store.KINDS, most=_MOST))
+                self._ahead.store = precomputed_store.precomputed_from_arrays(arrays, max_tokens=max_tokens)
+        except ValueError as error:  # every error of a damaged file is a ValueError
             raise _damaged(folder, str(error)) from error
 
     def _known(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -156,7 +137,7 @@ class ServerState:
 
 
 def _checked(folder: Path, step: int, policy: ForestConfig) -> set[str]:
-    """Names of the files, after checking that all are complete."""
+    # The list comes first: its format decides whether the other files may be read at all.
     try:
         listed = json.loads(read_regular(folder / _LIST, most=_MOST_LIST))
         version, saved_step, digests = listed["format"], listed["step"], dict(listed["files"])
@@ -164,16 +145,16 @@ def _checked(folder: Path, step: int, policy: ForestConfig) -> set[str]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(folder, f"{_LIST} cannot be read: {error}") from error
     if version != FORMAT:
-        raise _damaged(folder, f"it has format {version}, expected {FORMAT}")
+        raise _damaged(folder, f"its format is {version}, expected {FORMAT}")
     if saved_step != step:
-        raise _damaged(folder, f"it is of step {saved_step}, expected {step}")
+        raise _damaged(folder, f"its step is {saved_step}, expected {step}")
     try:
         replace(policy, tokenizer=tokenizer).of_policy(0, policy.tokenizer)
     except ValueError as error:
         raise _damaged(folder, str(error)) from error
     for name, digest in digests.items():
         if name not in (_FOREST, _LEDGER, _AHEAD):
-            raise _damaged(folder, f"{_LIST} names {name!r}, a file of another version")
+            raise _damaged(folder, f"{_LIST} names {name!r}, which this version does not know")
         try:
             found = _digest(folder / name)
         except FileNotFoundError:
@@ -181,14 +162,14 @@ def _checked(folder: Path, step: int, policy: ForestConfig) -> set[str]:
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{name} cannot be read: {error}") from error
         if found != digest:
-            raise _damaged(folder, f"{name} does not have the digest that {_LIST} names")
+            raise _damaged(folder, f"the digest of {name} differs from the one in {_LIST}")
     return set(digests)
 
 
 def _damaged(folder: Path, why: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(
-        f"{folder} cannot be resumed from: {why}. Take an earlier checkpoint with trainer.resume_mode=resume_path and "
-        "trainer.resume_from_path, or remove that folder to go on with an empty store"
+        f"cannot resume from {folder}: {why}. Choose an earlier checkpoint with trainer.resume_mode=resume_path and "
+        "trainer.resume_from_path, or remove the folder to resume with empty stores"
     )
 
 

@@ -1,4 +1,4 @@
-"""Records of a run's server at the end of each step: counters, z-scores, weights."""
+"""A server's counters, z-scores and weights, recorded at the end of each step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 
 
 class StepCounters:
-    """The counters of one server.
-
-    Args:
-        replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
-    """
-
     def __init__(self, settings: RunSettings, replica_rank: int, turns: DraftedTurns) -> None:
+        # Only the first replica writes: all replicas have the same weights.
         self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
         self._every = settings.save_policy_every if self._folder else 0
         self._turns = turns
@@ -31,24 +26,18 @@ class StepCounters:
         self._weights: dict[str, Any] = {}
 
     def collect(self, named: Mapping[str, Any]) -> None:
-        """Keep a bucket of the coming weights, if they may be saved."""
         if self._every:
             self._weights.update(named)
 
     def close_step(self, global_steps: int, counters: Mapping[str, float], shared: SwapCounts | None = None) -> None:
-        """Close a step: what was sampled since the last call was trained on, and ``global_steps`` updates were made.
-
-        Args:
-            counters: The engine's, since its start.
-            shared: Those of the sharing with other replicas, likewise.
-
-        A warning names the monitors that are far from 0.
-        """
+        """Close a step after weight update ``global_steps``. Warns about monitors that are far from 0."""
+        # ``counters`` and ``shared`` count from the engine's start.
         scores = self._turns.close_step(global_steps)
         totals = self._totals(counters, shared)
         if self._folder is None:
             return
-        if self._before is not None and totals["verify_steps"] > self._before["verify_steps"]:  # else newly started
+        # Counters that did not grow belong to an engine that has only just started.
+        if self._before is not None and totals["verify_steps"] > self._before["verify_steps"]:
             row = {name: total - self._before.get(name, 0) for name, total in totals.items()}
             row["tokens_per_forward_pass"] = row["tokens"] / row["verify_steps"]
             append_line(self._folder.engine, {"step": global_steps, **row, **scores})
@@ -58,7 +47,7 @@ class StepCounters:
         self._weights = {}
 
     def read(self, counters: Mapping[str, float], shared: SwapCounts | None = None) -> dict[str, float]:
-        """Counters since the last call of this method, and the z-scores since the step began."""
+        """Return the counters since the last call, and the z-scores since the step began."""
         totals = self._totals(counters, shared)
         row = {name: total - self._read.get(name, 0) for name, total in totals.items()}
         self._read = totals

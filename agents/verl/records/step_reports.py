@@ -9,31 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turntree.agents.verl.records.lost_steps import first_program_error
 from turntree.agents.verl.records.metrics import PREFIX
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.records.step_checks import first_program_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One finished training step."""
-
-    step: int
-    """Number of the step, from 1."""
+    step: int  #: from 1
     metrics: Mapping[str, float]
-    engine: Mapping[str, float]
-    """The engine's counters of this step; empty with another rollout backend, and if the replica was lost after it."""
-    program_error: str = ""
-    """How many programs gave no answer by their own fault, and the first cause; empty if all did."""
+    engine: Mapping[str, float]  #: counters of this step; empty with another backend, or if the replica died
+    program_error: str = ""  #: number of programs that gave no answer and the first cause; empty if none
 
     @property
     def reward(self) -> float:
-        """Mean reward of the step's episodes."""
         return self.metrics.get("critic/score/mean", float("nan"))
 
     @property
     def seconds(self) -> float:
-        """Wall time of the step."""
         return self.metrics.get("timing_s/step", float("nan"))
 
     @property
@@ -45,17 +38,14 @@ class StepReport:
 
 
 class StepReader:
-    """Reads the records that a run has added since the last call."""
-
     def __init__(self, folder: RunFolder) -> None:
-        """Start at the first step."""
         self._folder = folder
         self._metrics = NewLines(folder.metrics)
         self._engine = NewLines(folder.engine)
         self._counters: dict[int, dict[str, Any]] = {}
 
     def new(self) -> Iterator[StepReport]:
-        """The training steps that have ended; verl writes its metrics after the engine's."""
+        # Metrics first: verl writes a step's metrics after the engine's counters, so these are complete.
         rows = list(self._metrics.new())
         for counters in self._engine.new():
             self._counters[counters["step"]] = counters
@@ -79,19 +69,18 @@ class StepReader:
 
 
 class NewLines:
-    """Reads the whole JSON lines that were appended to a file since the last call."""
+    """Reads the complete JSON lines that were appended to a file since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """The lines; one that is not whole yet waits for the next call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
+        whole = data[: data.rfind(b"\n") + 1]  # an incomplete line waits for the next call
         self._offset += len(whole)
         yield from map(json.loads, whole.splitlines())

@@ -1,13 +1,11 @@
 """The rollout servers' part of verl's checkpoints.
 
-verl calls ``StoreCheckpoint`` after it has saved the trainer (``trainer.save_freq``)
-and passes the folder; each server writes its state into it. When verl resumes
-(``trainer.resume_mode``), the first weights that reach a server carry the step,
-and the server loads its part of that step's checkpoint.
+verl calls ``StoreCheckpoint`` after it has saved the trainer (``trainer.save_freq``), and each server writes its state
+into the checkpoint's folder. When verl resumes (``trainer.resume_mode``), the first weights that reach a server carry
+the step, and the server loads its part of that step's checkpoint.
 
-A run that is killed between the two savings leaves a checkpoint without the
-servers' part. It is resumed with a warning and with empty stores, which changes
-no rollout's distribution.
+A run that is killed between the two writes leaves a checkpoint without the servers' part. It resumes with a warning
+and empty stores, which changes no rollout's distribution.
 """
 
 from __future__ import annotations
@@ -28,20 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
-    """Selected by ``trainer.checkpoint_callback_class``."""
+    """The class for ``trainer.checkpoint_callback_class``."""
 
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
     ) -> None:
-        """Let every server write its part.
-
-        Args:
-            async_save: Whether verl is still writing its own part; the servers' part is written when this returns.
-
-        Raises:
-            OSError: If a part cannot be written, as a requested checkpoint must be complete. A lost server, whose
-                stores are gone with it, has nothing to write.
-        """
+        """Let every server write its part, complete on return; raise ``OSError`` if one cannot be written."""
         rollout = self.config.actor_rollout_ref.rollout
         if rollout.name not in ENGINES:
             return
@@ -56,12 +46,8 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
             try:
                 ray.get(done)
             except RayActorError as error:
-                logger.warning("the checkpoint has no part of engine replica %d, which is lost: %s", rank, error)
-        _forget_removed(checkpoint.parent)
-
-
-def _forget_removed(checkpoints: Path) -> None:
-    """Remove the servers' parts of checkpoints whose policy verl has removed (``max_actor_ckpt_to_keep``)."""
-    for part in checkpoints.glob("global_step_*/turntree"):
-        if not (part.parent / "actor").is_dir():
-            shutil.rmtree(part, ignore_errors=True)
+                logger.warning("the checkpoint has no part of engine replica %d, whose actor died: %s", rank, error)
+        # verl removes the policies of old checkpoints (``max_actor_ckpt_to_keep``), but not the servers' parts.
+        for part in checkpoint.parent.glob("global_step_*/turntree"):
+            if not (part.parent / "actor").is_dir():
+                shutil.rmtree(part, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""verl's own servers of vLLM and SGLang with turntree's uses of earlier turns in front of their engine.
+"""verl's servers of vLLM and SGLang, with turntree's turn-level drafts in front of their engine.
 
-Their stores of drafts live in the engines' processes. A replica's server exchanges
-their turns with those of the other replicas, and has them in verl's checkpoints.
+The draft stores live in the engines' processes. Each replica's server shares their turns with other replicas, and
+saves them with verl's checkpoints.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from turntree.agents.verl.serving.restarts import (
     retry_after_restart,
 )
 from turntree.agents.verl.serving.turn_broker import BrokerClient, SharingReplica, broker_runs
-from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
+from turntree.agents.verl.serving.turns import Replica, ServingTurns, TurnServer
 
+#: fields of ``EngineStats`` that are counted from the turns
 _OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
-"""Counters of ``EngineStats`` that the turns tell."""
+#: the drafter's counters, and their names in ``EngineStats``
 _OF_DRAFTER = {
     "steps": "forward_passes",
     "seconds": "seconds",
@@ -42,16 +43,15 @@ _OF_DRAFTER = {
     "imported_turns": "imported_turns",
     "imported_evicted": "imported_evicted",
 }
-"""Counters of the drafter, and their names in ``EngineStats``."""
 
 
 class ExternalServer(ServingTurns):
-    """Methods of a Ray actor, in front of those of verl's server class.
+    """Mix-in before a server class of verl.
 
-    Turns of turntree's episodes go through a ``TurnServer``, requests of verl's own agent loops to verl's ``generate``.
+    turntree's episodes request turns from a ``TurnServer``; verl's own agent loops call verl's ``generate``.
 
-    Precomputed turns run only from a step's begin until verl wants the engine idle: to sleep, to drain, to take
-    weights. They are then ended first, and hold nothing up.
+    Turns are precomputed only from the beginning of a step until verl wants the engine idle: to sleep, to drain, or to
+    load weights. Then they are aborted first, so verl never waits for them.
     """
 
     config: Any
@@ -63,36 +63,31 @@ class ExternalServer(ServingTurns):
     _engine: Any = None
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
-        """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
-        the replica that answers no requests."""
+        # ``None`` on a node of the replica that serves no requests; no store unless turntree drafts.
         raise NotImplementedError
 
     async def relaunch(self) -> None:
-        """Launch the server if Ray has restarted it, before Ray calls any other method."""
+        # Called by the actor's constructor, so that no other method can run before a restarted server is launched.
         if not is_restarted():
             return
         await self.launch_server()  # type: ignore[attr-defined]
         await self.serve_turns(shared=broker_runs())
         if self.rollout_mode is RolloutMode.COLOCATED:
-            self._life.got_weights()  # a model that is not trained: its weights are those on disk
+            self._life.got_weights()  # this model is not trained: its weights are those on disk
         elif self.rollout_mode is RolloutMode.STANDALONE:
-            if len(self.workers) == 1:  # several send together, and none asks the others
+            if len(self.workers) == 1:  # several workers send together, and none can start the others
                 ask_for_weights(self.workers[0])
         else:
             self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
 
     async def serve_turns(self, *, shared: bool) -> None:
-        """Put turntree's uses of earlier turns before the engine; call it once, after the launch.
-
-        Args:
-            shared: Whether the replica exchanges its turns with others through the broker.
-        """
+        """Put the turn-level drafts in front of the engine; call it once, after the launch."""
         self._life = ServerLife(self.replica_rank)
-        found = self.engine_and_store()
-        if found is None:
+        serving = self.engine_and_store()
+        if serving is None:
             return
-        engine, store = found
-        # The weights do not come through this process.
+        engine, store = serving
+        # The weights do not pass through this process, so it cannot save the policy.
         run = replace(RunSettings.parse(plain(self.config.custom)), save_policy_every=0)
         self._engine = engine
         slots = None
@@ -111,48 +106,38 @@ class ExternalServer(ServingTurns):
         self._turns = TurnServer(engine, run, replica, store=store, sharing=sharing, slots=slots)
 
     async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
-        """As verl's, for its own agent loops and its reward loop.
-
-        Raises:
-            EngineLost: If the server was restarted and has no weights yet.
-        """
+        # Only verl's own agent loops and its reward loop call this.
         self._life.require_weights()
         output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
         return output
 
     async def draft_counters(self) -> Mapping[str, float]:
-        """Counters of the engine's drafter since its start, under the names of ``DraftCounts``."""
         raise NotImplementedError
 
     async def begin_step(self, step: int) -> None:
-        """As ``ServingTurns``; from now on turns of later steps are precomputed."""
         await super().begin_step(step)
         if self._turns is not None:
-            self._turns.resume()
+            self._turns.resume()  # from now on, turns of later steps are precomputed
 
     @retry_after_restart
     async def sleep(self) -> None:
-        """As verl's, without precomputed turns, and with an sharing of turns: a step's rollouts are done."""
         await self._end_precomputed()
         await super().sleep()  # type: ignore[misc]
-        if self._turns is not None:
+        if self._turns is not None:  # the step's rollouts are done
             await self._turns.swap()
 
     @retry_after_restart
     async def wait_for_requests_to_drain(self) -> None:
-        """As verl's vLLM server's, without precomputed turns."""
         await self._end_precomputed()
         await super().wait_for_requests_to_drain()  # type: ignore[misc]
 
     @retry_after_restart
     async def release_kv_cache(self) -> None:
-        """As verl's, without precomputed turns."""
         await self._end_precomputed()
         await super().release_kv_cache()  # type: ignore[misc]
 
     @retry_after_restart
     async def abort_all_requests(self, *args: Any, **kwargs: Any) -> Any:
-        """As verl's; precomputed turns keep their tokens and stay paused."""
         await self._end_precomputed()
         return await super().abort_all_requests(*args, **kwargs)  # type: ignore[misc]
 
@@ -161,14 +146,7 @@ class ExternalServer(ServingTurns):
             await self._turns.pause()
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
-        """As verl's, and close the step of stored turns: what was sampled until now was trained on.
-
-        Args:
-            life: The id that ``ready`` returned when the update began; ``None`` does not check.
-
-        Raises:
-            EngineLost: If the server was restarted since.
-        """
+        """Close the step: all turns sampled so far were trained on."""
         self._life.check(life)
         await super().set_global_steps(global_steps)  # type: ignore[misc]
         if self._turns is not None:
@@ -177,8 +155,7 @@ class ExternalServer(ServingTurns):
         self._life.got_weights()
 
     async def engine_counters(self) -> dict[str, float]:
-        """Counters of turns and drafter since the start, under the names of the local engine's; the model's
-        time is not known here."""
+        # ``EngineStats``' names; the model's share of the time is unknown here.
         assert self._turns is not None
         drafter = await self.draft_counters()
         spent = {ours: drafter[theirs] for theirs, ours in _OF_DRAFTER.items() if theirs in drafter}
@@ -186,10 +163,7 @@ class ExternalServer(ServingTurns):
 
 
 class ExternalReplica(SharingReplica):
-    """Mix-in before a replica class of verl's whose servers are ``ExternalServer``."""
-
     server: ClassVar[type]
-    """Its servers' class."""
     server_class: Any
     model_config: Any
     servers: list[Any]
@@ -197,11 +171,10 @@ class ExternalReplica(SharingReplica):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # One of several nodes cannot be started again without the others.
+        # A replica of several nodes cannot restart one of them alone.
         self.server_class = ray.remote(max_restarts=RESTARTS if self.nnodes == 1 else 0)(self.server)
 
     async def launch_servers(self) -> None:
-        """As verl's, with servers that Ray may restart, and join the broker of the run's replicas."""
         self.model_config = held(self.model_config)
         await super().launch_servers()  # type: ignore[misc]
         shared = self.join_broker() is not None

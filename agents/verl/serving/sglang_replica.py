@@ -1,8 +1,7 @@
-"""verl's SGLang server with turntree's worker in it: ``rollout.name=sglang``.
+"""verl's SGLang server with turntree's draft worker: ``rollout.name=sglang``.
 
-verl starts and calls SGLang as usual; this loads SGLang's plugins before verl builds
-its arguments and puts turntree's uses of earlier turns before the engine. Registered
-instead of verl's own replica, and otherwise identical.
+verl starts and calls SGLang as usual. This replica loads SGLang's plugins before verl builds SGLang's arguments, and
+puts turn-level drafts in front of the engine. It is registered in place of verl's replica.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpSe
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.answers import forget_aborted
-from turntree.agents.engines.sglang.context_length import KEPT
-from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
+from turntree.agents.engines.sglang.config import KEPT
+from turntree.agents.engines.sglang.dialect import SglangDialect, reverifies_drafts
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
@@ -24,35 +23,29 @@ from turntree.agents.verl.serving.restarts import retry_after_restart
 
 
 class DraftingSglangServer(ExternalServer, SGLangHttpServer):
-    """The class of the Ray actor; arguments are verl's."""
-
     _slept = False
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
-        """As verl's; the replica launches the server, or a restarted one launches itself."""
         super().__init__(*args, **kwargs)
         await self.relaunch()
 
-    @retry_after_restart  # Ray reads it from this method, not from the one below
+    @retry_after_restart  # Ray looks for the mark on this override, not on the base class's method
     async def sleep(self) -> None:
-        """As verl's."""
         await super().sleep()
         self._slept = True
 
     async def has_slept(self) -> bool:
-        """Whether this process has given memory back, and verl takes it again before each update."""
+        """Return whether this process has freed memory, which must be taken back before each weight update."""
         return self._slept
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
-        """As verl's."""
         from sglang.srt.plugins import load_plugins
 
         load_plugins()
         await super().launch_server(*args, **kwargs)
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
-        """See ``ExternalServer``."""
-        if self.tokenizer_manager is None:  # only the first node of a replica answers requests
+        if self.tokenizer_manager is None:  # only the first node of a replica serves requests
             return None
         drafts = is_ours(self.tokenizer_manager.server_args)
         return _ServerTurns(self), RemoteStore(self._call_store) if drafts else None
@@ -61,20 +54,15 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         await call_store(self.tokenizer_manager, method, *args)
 
     async def draft_counters(self) -> Mapping[str, float]:
-        """Counters of the worker since its start; empty if it does not draft."""
         states = await self.tokenizer_manager.get_internal_state()
         return states[0].get("turntree") or {}
 
 
 class DraftingSglangReplica(ExternalReplica, SGLangReplica):
-    """Starts ``DraftingSglangServer``; arguments are verl's."""
-
     server = DraftingSglangServer
 
 
 class _ServerTurns(ServedTurns):
-    """verl's server as a ``ScoringEngine``."""
-
     gated = True
 
     def __init__(self, server: DraftingSglangServer) -> None:
@@ -103,5 +91,5 @@ class _ServerTurns(ServedTurns):
         for name in names:
             self._server.tokenizer_manager.abort_request(rid=name)
 
-    async def _judges(self) -> bool:
-        return judged_by(await self._server.tokenizer_manager.get_internal_state())
+    async def _reverifies(self) -> bool:
+        return reverifies_drafts(await self._server.tokenizer_manager.get_internal_state())

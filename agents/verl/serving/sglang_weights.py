@@ -1,4 +1,4 @@
-"""The weight side of ``rollout.name=sglang``: verl's, for a server that Ray may have restarted."""
+"""The trainer's side of ``rollout.name=sglang``: verl's weight sender, for a server that Ray may restart."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from turntree.agents.verl.serving.restarts import RestartedServer
 
 
 class SglangWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
-    """verl's ``BaseRollout`` for SGLang; arguments are verl's. It reaches SGLang by an address, which each process of
-    the server has its own of."""
-
     _life = ""
     _engine: Any
     server_actor: Any
 
     async def server(self) -> Any:
-        """See ``RestartedServer``."""
         await self._init_server_adapter()
         if self._engine is None:
             return None
+        # The adapter reaches SGLang by an address, and each process of the server has a new one.
         life = await self.server_actor.ready.remote()
         if life != self._life:
             self._life, self._engine = life, None
@@ -29,7 +26,7 @@ class SglangWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
         return self.server_actor
 
     async def resume(self, tags: list[str]) -> None:
-        """As verl's, where there is memory to take back: a restarted server has all of it from its start."""
+        # A restarted server has never freed its memory, so there is nothing to take back.
         server = await self.server()
         if server is not None and await server.has_slept.remote():
             await super().resume(tags)

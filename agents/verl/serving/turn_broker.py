@@ -1,9 +1,8 @@
-"""The broker: a Ray actor through which the replicas of a run sharing their finished turns.
+"""The broker: a Ray actor through which the replicas of a run share finished turns.
 
-It holds only a bounded log, so losing it costs only the turns that others have
-not fetched yet: Ray starts it again, and meanwhile every replica goes on with
-its own store. A replica fetches only the turns of tasks that may be routed to
-it, so traffic does not grow with the square of the replicas.
+Losing the broker is harmless: it holds only a bounded buffer of turns that some replicas have not fetched yet. Ray
+restarts it, and meanwhile every replica drafts from its own store. A replica fetches only turns of tasks that may be
+routed to it, so traffic does not grow with the square of the number of replicas.
 """
 
 from __future__ import annotations
@@ -27,33 +26,20 @@ from turntree.spec_tree.sharing.turn_log import Cursor, News, TurnLog
 from turntree.spec_tree.sharing.turn_sharing import SharingFailed, Swapped
 
 BROKER_NAME = "turntree_broker"
-"""Name of the actor, one per run."""
-_PATIENCE = 30.0
-"""Time limit of an sharing, seconds."""
-_TASKS = 1 << 16
-"""Most tasks whose replicas_per_task are cached."""
+_PATIENCE = 30.0  #: seconds, per swap
+_TASKS = 1 << 16  #: cached tasks
 
 
 class BrokerStats(NamedTuple):
-    """Counters of the broker."""
-
-    turns: int
-    """Turns held."""
-    nbytes: int
-    """Held."""
-    dropped: int
-    """Turns dropped."""
-    received: int
-    """Bytes of turns received."""
-    sent: int
-    """Bytes of turns fetched."""
-    members: int
-    """Replicas that have called."""
+    turns: int  #: stored now
+    nbytes: int  #: stored now
+    dropped: int  #: turns
+    received: int  #: bytes
+    sent: int  #: bytes
+    members: int  #: replicas that have called
 
 
 class TurnBroker:
-    """The class of the actor; plain Python, so that it can be used without Ray."""
-
     def __init__(self, settings: SharingSettings) -> None:
         self._settings = settings
         self._log = TurnLog(settings.max_bytes)
@@ -65,50 +51,47 @@ class TurnBroker:
         self._received = self._sent = 0
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
-        """Add a replica's turns, and return those of others whose tasks may be routed to it.
-
-        Args:
-            source: Its name, new after each restart.
-        """
+        """Add a replica's turns; return the other replicas' turns of tasks that may be routed to it."""
+        # ``source`` names the replica's process, so a restarted replica does not get its own old turns as new ones.
         if rank not in self._members:
+            # A new replica changes the preferences of all tasks.
             self._members = tuple(sorted({*self._members, rank}))
             self._owners.clear()
             self._owners_of_key.cache_clear()
         self._received += own.nbytes
         self._log.append(source, first, own.copied())
-        some = 0 < self._settings.replicas_per_task < len(self._members)
+        filtered = 0 < self._settings.replicas_per_task < len(self._members)
         news = self._log.read(
             source,
             cursor,
-            wanted=(lambda batch: (self._owners_of(batch) == rank).any(1)) if some else None,
+            wanted=(lambda batch: (self._owners_of(batch) == rank).any(1)) if filtered else None,
             max_tokens=self._settings.max_tokens,
         )
         self._sent += sum(batch.nbytes for batch in news.batches)
         return news
 
     def _owners_of(self, batch: TurnBatch) -> NDArray[np.int64]:
-        """Ranks of the replicas to which each turn's task may be routed, shape (turns, replicas_per_task)."""
-        replicas_per_task = self._owners.get(batch)
-        if replicas_per_task is None:
-            tasks, places = batch.distinct()
-            of_task = [self._owners_of_key(route_key(task)) for task in tasks]
-            replicas_per_task = self._owners[batch] = np.array(of_task, np.int64)[places]
-        return replicas_per_task
+        # Ranks of the replicas to which each turn's task may be routed, shape (turns, replicas_per_task).
+        owners = self._owners.get(batch)
+        if owners is None:
+            tasks, index = batch.distinct()
+            owners_of_task = [self._owners_of_key(route_key(task)) for task in tasks]
+            owners = self._owners[batch] = np.array(owners_of_task, np.int64)[index]
+        return owners
 
     def stats(self) -> BrokerStats:
-        """Contents and counters of the broker."""
         log = self._log
         return BrokerStats(log.held, log.nbytes, log.dropped, self._received, self._sent, len(self._members))
 
 
 def start_broker(settings: SharingSettings) -> Any:
-    """Start the broker of this Ray session, or find it; the caller's process owns one that is started."""
+    """Start the broker of this Ray session, or find it. It lives as long as the returned handle."""
     actor: Any = ray.remote(TurnBroker)
+    # Ray restarts the broker without a limit: it holds nothing that a run cannot do without.
     return actor.options(name=BROKER_NAME, get_if_exists=True, num_cpus=0, max_restarts=-1).remote(settings)
 
 
 def broker_runs() -> bool:
-    """Whether this Ray session has a broker; one that Ray is starting again counts."""
     try:
         ray.get_actor(BROKER_NAME)
     except ValueError:
@@ -117,10 +100,10 @@ def broker_runs() -> bool:
 
 
 class SharingReplica:
-    """Mix-in before a replica class of verl's: finds out whether the replica has others to sharing turns with.
+    """Mix-in before a replica class of verl: counts the training's replicas, and joins their broker.
 
-    verl gives a replica the workers of all; only those of a training (verl's hybrid mode, and its separate one) are
-    counted.
+    verl passes a replica the workers of all replicas. Only replicas of a training (verl's hybrid and separate modes)
+    count.
     """
 
     config: Any
@@ -132,14 +115,12 @@ class SharingReplica:
     _broker: Any = None
 
     async def init_hybrid(self, worker_group: Any) -> None:
-        """As verl's, and records the number of replicas."""
         self._replicas = len(worker_group.workers) // self.world_size
         if self.replica_rank == 0:
             note_phase(f"starting the engine {self.config.name}, {self._replicas} replica(s)")
         await super().init_hybrid(worker_group)  # type: ignore[misc]
 
     async def init_standalone(self) -> None:
-        """As verl's, and records the number of replicas; those of reward models and teachers are not counted."""
         if not (self.is_reward_model or self.is_teacher_model):
             self._replicas = self.config.nnodes * self.config.n_gpus_per_node // self.world_size
             if self.replica_rank == 0:
@@ -147,7 +128,7 @@ class SharingReplica:
         await super().init_standalone()  # type: ignore[misc]
 
     def join_broker(self) -> SharingSettings | None:
-        """Start the broker, or find it; ``None`` if the replica is alone or the settings sharing nothing."""
+        """Start or find the broker; return ``None`` if the replica is alone or sharing is off."""
         if self._replicas == 1:
             return None
         sharing = EngineSettings.parse(plain(self.config.engine_kwargs.get("turntree"))).sharing
@@ -157,11 +138,7 @@ class SharingReplica:
 
 
 class BrokerClient:
-    """A replica's connection to the broker, from any process of the Ray session.
-
-    Args:
-        patience: Time limit of an sharing, seconds.
-    """
+    """A replica's connection to the broker, from any process of the Ray session."""
 
     def __init__(self, rank: int, *, patience: float = _PATIENCE) -> None:
         self._rank = rank
@@ -170,7 +147,7 @@ class BrokerClient:
         self._cursor: Cursor | None = None
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """As ``TurnSharing.swap``; it blocks, so do not call it on an event loop's thread."""
+        """See ``TurnSharing.swap``. It blocks: do not call it on an event loop's thread."""
         try:
             broker = ray.get_actor(BROKER_NAME)
             call: Any = broker.swap.remote(self._rank, self._source, own, first, self._cursor)

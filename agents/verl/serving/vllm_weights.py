@@ -1,11 +1,8 @@
-"""Both ends of the weights of ``rollout.name=vllm``: the trainer's, and verl's methods of a vLLM worker with
-turntree's beside them.
+"""Weight transfer of ``rollout.name=vllm``: the trainer's sender and the vLLM worker's receiver.
 
-On the CPU a worker loads weights differently. verl copies new weights into the
-model's parameters; vLLM's linear layers on the CPU have none left, since they are
-repacked and emptied when the model is loaded (vLLM 0.24 and 0.28,
-``dispatch_cpu_unquantized_gemm``). vLLM's own way to load again in place repacks
-them too, but needs all weights at once.
+verl copies new weights into the model's parameters. On the CPU, vLLM's linear layers have none left: vLLM 0.24 and
+0.28 repack and empty them when the model is loaded (``dispatch_cpu_unquantized_gemm``). vLLM's own in-place reload
+repacks new weights too, but needs all of them at once.
 """
 
 from __future__ import annotations
@@ -24,23 +21,17 @@ from turntree.agents.engines.vllm.worker import WorkerExtension
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.serving.restarts import RestartedServer
 
-SECONDS = 300
-"""Time for a server to take a bucket of weights, half of what verl's trainers wait for each other."""
+SECONDS = 300  #: for a server to take one bucket: half of what verl's trainers wait for each other
 
 
 class BoundedSender(ServerAdapter):  # type: ignore[misc]
-    """verl's weight sender, which waits for a dead server without an end (verl 0.9.1, ``BucketedWeightSender``).
+    """verl's weight sender with a time limit; verl 0.9.1 waits for a dead server forever.
 
-    A server that takes no weights is ended, since it may have some of the new ones; Ray starts it again.
+    A server that takes no weights is killed, since it may have loaded some of the new ones; Ray restarts it.
     """
 
     async def update_weights(self, *args: Any, **kwargs: Any) -> None:
-        """As verl's.
-
-        Raises:
-            EngineLost: If the server takes no weights for ``SECONDS``.
-        """
-        context: Any = zmq.Context.instance()  # verl's sockets are made from it, and have its bounds
+        context: Any = zmq.Context.instance()  # verl creates its sockets from this context, with these time limits
         try:
             for bound in (zmq.SNDTIMEO, zmq.RCVTIMEO):
                 context.setsockopt(bound, int(1000 * SECONDS))
@@ -48,17 +39,14 @@ class BoundedSender(ServerAdapter):  # type: ignore[misc]
         except zmq.Again as error:
             if self._ensure_server_handle():
                 ray.kill(self.server_handle, no_restart=False)
-            raise EngineLost(f"it has not taken a bucket of weights for {SECONDS} s") from error
+            raise EngineLost(f"the server has not taken a bucket of weights for {SECONDS} s") from error
         finally:
             for bound in (zmq.SNDTIMEO, zmq.RCVTIMEO):
                 context.setsockopt(bound, -1)
 
 
 class VllmWeightSender(RestartedServer, BoundedSender):  # type: ignore[misc]
-    """verl's ``BaseRollout`` for vLLM; arguments are verl's."""
-
     async def server(self) -> Any:
-        """See ``RestartedServer``."""
         return self.server_handle if self._ensure_server_handle() else None
 
 
@@ -67,29 +55,17 @@ class DraftingWorkerExtension(vLLMColocateWorkerExtension, WorkerExtension):
 
 
 class CpuWorkerExtension(DraftingWorkerExtension):
-    """On the CPU: weights are loaded again by vLLM."""
-
     reload_weights: Callable[..., None]
-    """The worker's own method."""
 
     def update_weights_from_ipc(
         self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
-        """Receive all weights, then load them in place.
-
-        Args:
-            peft_config: Must be ``None``: adapters are merged before they come here.
-            use_shm: Whether they come through shared memory; on the CPU they do.
-
-        Raises:
-            ValueError: If an adapter is to be loaded.
-        """
         if peft_config is not None:
-            raise ValueError("vLLM on the CPU takes no adapters from verl; set actor_rollout_ref.model.lora.merge=True")
+            raise ValueError("vLLM on the CPU loads no adapters from verl; set actor_rollout_ref.model.lora.merge=True")
         weights: list[tuple[str, torch.Tensor]] = []
 
         def keep(bucket: list[tuple[str, torch.Tensor]], is_last: bool) -> None:
-            # Copies, since the next bucket reuses the memory.
+            # Clone: the next bucket reuses this memory.
             weights.extend((name, tensor.clone()) for name, tensor in bucket)
 
         receiver = BucketedWeightReceiver(

@@ -1,9 +1,10 @@
 r"""Detection of answers that repeat the question: one of its formulas, or an operation that it asks to carry out.
 
-By answer format a number is evaluated in lowest terms, with roots, pi, e and i where they remain, and with the operations
-that the gold answer itself leaves. Three things are restated: a relation of the question in place of a value; a
-formula of the question, also with nothing added to it (``F + 0``, ``2F/2``); and, where a formula of the question
-has the gold answer as its value, any unevaluated form of it. An answer with the gold answer's own tree is right.
+By answer format a number is evaluated in lowest terms, with roots, pi, e and i where they remain, and with the
+operations that the gold answer itself leaves. Three things are restated: a relation of the question in place of a
+value; a formula of the question, also with nothing added to it (``F + 0``, ``2F/2``); and, where a formula of the
+question has the gold answer as its value, any unevaluated form of it. An answer with the gold answer's own tree is
+right.
 """
 
 from __future__ import annotations

@@ -14,13 +14,11 @@ from turntree.agents.verl.start import check_start
 
 pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 PINS = {"verl": "0.9.1", "torch": "2.11.0+cu130", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
-"""A GPU machine with everything that verl 0.9.1 pins for vLLM."""
 TRAINING = ["engine=vllm", "size=7b", "env=arithmetic"]
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Versions that are found, to be changed; flash attention can be imported."""
     versions = dict(PINS)
     monkeypatch.setattr(gpu_check, "version_of", versions.get)
     for name in ("flash_attn", "flash_attn.bert_padding"):
@@ -32,7 +30,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache with every model of the hub."""
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
 
 
@@ -75,7 +72,7 @@ def test_what_is_missing_is_named_with_verls_pin(package, version, says, install
     assert "requirements/gpu-vllm.txt" in finding.fix
 
 
-def test_a_flash_attention_for_another_torch_a_build_without_cuda_and_a_missing_driver_are_told(installed, monkeypatch):
+def test_a_wrong_flash_attention_a_build_without_cuda_and_a_missing_driver_are_reported(installed, monkeypatch):
     assert not found()["pin flash-attn"].fix
     monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", None)
     assert found()["pin flash-attn"].health is Health.BROKEN
@@ -83,7 +80,7 @@ def test_a_flash_attention_for_another_torch_a_build_without_cuda_and_a_missing_
     give_gpus(monkeypatch, 0)
     assert "built for CUDA 13.0 and finds no GPU" in device().what
     monkeypatch.setattr("torch.version.cuda", None)
-    assert "build without CUDA" in device().what
+    assert "built without CUDA" in device().what
 
 
 def test_the_memory_of_each_phase_is_printed_for_the_gpus_that_are_here(installed, monkeypatch):
@@ -93,11 +90,11 @@ def test_the_memory_of_each_phase_is_printed_for_the_gpus_that_are_here(installe
     small = of_training()
     assert small["memory: update"].health is Health.BROKEN
     assert "of 24 GB" in small["memory: update"].what
-    assert "less than a tenth stays free" in small["memory: update"].fix
-    assert small["GPUs"][1:3] == (Health.MISSING, "trainer.n_gpus_per_node=8, 4 are here")
+    assert "less than 10 % would stay free" in small["memory: update"].fix
+    assert small["GPUs"][1:3] == (Health.MISSING, "trainer.n_gpus_per_node=8, found 4")
 
 
-def test_a_model_of_unknown_shape_is_said_to_be_unknown() -> None:
+def test_a_model_of_unknown_shape_is_reported_as_unknown() -> None:
     found = of_training("actor_rollout_ref.model.path=nobody/model")["memory"]
     assert "shape of nobody/model is not known" in found.what
 
@@ -124,7 +121,7 @@ def test_the_models_folder_is_looked_at(tiny_model: Path, tmp_path: Path, monkey
         (["--config", "demo", "actor_rollout_ref.model.path=MODEL"], 0),
     ],
 )
-def test_the_status_says_whether_a_training_can_start(arguments, status, tiny_model, capsys):
+def test_the_exit_status_shows_whether_a_training_can_start(arguments, status, tiny_model, capsys):
     words = [word.replace("MODEL", str(tiny_model)) for word in arguments]
     with pytest.raises(SystemExit) as stopped:
         main(["doctor", "--json", *words])
@@ -135,7 +132,7 @@ def test_the_status_says_whether_a_training_can_start(arguments, status, tiny_mo
 def test_options_without_a_configuration_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["doctor", "size=7b"])
-    assert "name the first with --config" in capsys.readouterr().err
+    assert "pass the first option with --config" in capsys.readouterr().err
 
 
 def test_without_a_gpu_what_gpus_need_is_not_there(installed, monkeypatch, capsys) -> None:

@@ -32,7 +32,7 @@ def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: p
     real = doctor.version_of
     monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("numba", "ray") else real(name))
     pip = f"{sys.executable} -m pip install"
-    assert found()["store of turns"][1:] == (Health.MISSING, "no numba", f'{pip} -e "{ROOT}[tree]"')
+    assert found()["draft store"][1:] == (Health.MISSING, "no numba", f'{pip} -e "{ROOT}[tree]"')
     assert found()["training"][1:] == (Health.MISSING, "no ray", f'{pip} -e "{ROOT}[train]"')
 
 
@@ -51,7 +51,7 @@ def test_what_to_do_is_in_lines_to_copy_however_narrow_the_terminal_is(width, mo
     monkeypatch.setenv("COLUMNS", str(width))
     with pytest.raises(SystemExit):
         main(["doctor"])
-    assert f"store of turns: {errors.install_command('tree')}" in capsys.readouterr().out.splitlines()
+    assert f"draft store: {errors.install_command('tree')}" in capsys.readouterr().out.splitlines()
 
 
 def test_gpus_are_named_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:

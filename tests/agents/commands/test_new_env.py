@@ -40,7 +40,7 @@ def test_a_broken_environment_fails_the_test_that_was_written_and_is_not_overwri
     written.environment.write_text(text.replace("reward=float(", "reward=1.0 - float("))
     with pytest.raises(AssertionError):
         module_at(written.test, written.test.stem).test_the_right_answer_wins()
-    with pytest.raises(NameTaken, match=r"word_game.py is there already"):
+    with pytest.raises(NameTaken, match=r"word_game.py exists already"):
         write_env("word_game", folder)
 
 

@@ -17,8 +17,6 @@ from turntree.envs.catalogue import CATALOGUE, Entry
 
 
 class Terminal:
-    """Lines that a person types, and all that is shown."""
-
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
         self.shown: list[tuple[str, str]] = []
@@ -58,7 +56,7 @@ def test_the_first_screen_of_every_environment_ends_with_what_a_person_can_do(en
     (_, last), spoke = terminal.shown[-1], [who for who, _ in terminal.shown]
     assert result.stop_reason == "quit"
     assert spoke[-2:] == ["user", "help"]
-    assert "/quit leaves" in last
+    assert "/quit ends the game" in last
     assert all(tool.name in last for tool in env.offered_tools)
     assert ("/call TOOL" in last) == bool(env.offered_tools)
 
@@ -71,13 +69,13 @@ def test_leaving_ends_the_episode(lines: tuple[str, ...]) -> None:
 def test_tools_are_listed_and_wrong_calls_and_commands_explained_without_a_turn() -> None:
     result, terminal = played("/tools", "/call x", "/call", '/call calculator {"a', "/help", "/quit")
     assert terminal.said("tool")[0].startswith("calculator(expression): ")
-    assert "there is no tool 'x'; the tools are: calculator" in terminal.said("help")
-    assert any("are no JSON" in text for text in terminal.said("help"))
-    assert any("/quit leaves" in text for text in terminal.said("help"))
+    assert "unknown tool 'x'; the tools are: calculator" in terminal.said("help")
+    assert any("are not JSON" in text for text in terminal.said("help"))
+    assert any("/quit ends the game" in text for text in terminal.said("help"))
     assert result.reward == 0.0
     result, terminal = played("/tool", "/quite now", " /tools is all I say")
     said = terminal.said("help")
-    assert [text.partition(";")[0] for text in said[1:]] == ["there is no command /tool", "there is no command /quite"]
+    assert [text.partition(";")[0] for text in said[1:]] == ["unknown command /tool", "unknown command /quite"]
     assert result == Played(0.0, {"correct": 0.0}, "done")  # of the one turn, which had no answer
     _, terminal = played("/call set apple", "/call list_keys", id="turntree/KeyValue-v0")
     assert 'set takes key, value: write /call set {"...": ...}' in terminal.said("help")

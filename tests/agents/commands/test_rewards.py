@@ -21,13 +21,12 @@ def rows(tmp_path: Path) -> Path:
 
 
 def cells(out: str) -> list[list[str]]:
-    """The rows of the table, without its head and the line about the file."""
     return [line.split() for line in out.splitlines()[1:] if not line.startswith(("written to", "compared"))]
 
 
 def test_score_prints_a_table_by_data_set_or_json_and_writes_the_rows(turntree, rows, tmp_path):
-    said = turntree("score", rows, "--reward", "answer")
-    assert cells(said.out) == [
+    result = turntree("score", rows, "--reward", "answer")
+    assert cells(result.out) == [
         ["math", "2", "0.5000", "1", "1", "0", "0", "2"],
         ["gsm8k", "1", "1.0000", "1", "0", "0", "0", "1"],
     ]
@@ -47,13 +46,13 @@ def test_rescore_prints_old_against_new(turntree: Any, tmp_path: Path) -> None:
     assert status == 0, err
     (first, second) = cells(out)
     assert (first[:4], second[0]) == (["step_000001", "3", "3", "0.6667"], "step_000002")
-    assert out.splitlines()[-1] == "compared 6 of 6 episodes; 0 had no reward before and have one now"
+    assert out.splitlines()[-1] == "compared 6 of 6 episodes; 0 episodes had no reward before and have one now"
     assert len(list(read_records(run / "rescored.jsonl"))) == 6
 
 
 def test_eval_scores_the_samples_of_a_task_by_named_rewards(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "episodes.jsonl"
-    status, said, err = turntree(
+    status, result, err = turntree(
         *("eval", "turntree/Arithmetic-v0", "--model", tiny_model, "-n", 2, "--samples", 2, "--temperature", 1),
         *("--max-tokens", 8, "--reward", "answer", "--reward", "finished=0.5", "--answer-format", "math", "--out", out),
     )
@@ -64,7 +63,7 @@ def test_eval_scores_the_samples_of_a_task_by_named_rewards(turntree: Any, tiny_
     first, second = [episode for episode in episodes if episode.task is not None and episode.task.id.endswith("/0")]
     assert first.messages[1] == second.messages[1]
     assert first.turns[0].text != second.turns[0].text
-    assert "ungraded (left out)" in said
+    assert "ungraded (left out)" in result
 
 
 def test_a_reward_is_named_once() -> None:

@@ -1,5 +1,3 @@
-"""Variables of a chat template on the command line."""
-
 import copy
 import json
 from collections.abc import Callable
@@ -20,11 +18,11 @@ def thinking_model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return save_chat_llama(tmp_path_factory.mktemp("thinking"), tokenizer)
 
 
-def test_doctor_says_what_a_models_template_needs(turntree: Command, thinking_model: Path) -> None:
+def test_doctor_describes_a_models_template(turntree: Command, thinking_model: Path) -> None:
     for variables, opens in (("{}", "; the prompt opens thought"), ("{quiet: true}", "")):
         out = turntree("doctor", "--model", str(thinking_model), "--template", variables, "--json").out
         rows = {row["part"]: row["what"] for row in json.loads(out)}
-        assert rows["template: thoughts"] == "<think> to </think>" + opens
+        assert rows["template: reasoning"] == "<think> to </think>" + opens
         assert rows["template: end tokens"] == "<|im_end|> <|endoftext|>"
         assert rows["template: variables"] == "quiet"
 
@@ -37,7 +35,7 @@ def test_an_evaluation_has_the_variables_and_the_bound_and_records_both(turntree
     assert row["max_thinking_tokens"] == 4
     assert any(row["episode"]["turns"][0]["completion"]["forced"])
     again = turntree(*command, "--template", "{quiet: true}", "--out", str(out))
-    assert "max_thinking_tokens 4 there, None now" in again.err
-    assert "template_options None there, {'quiet': True} now" in again.err
+    assert "max_thinking_tokens 4 in the file, None now" in again.err
+    assert "template_options None in the file, {'quiet': True} now" in again.err
     wrong = turntree(*command, "--template", "{quit: true}")
     assert "reads no variable 'quit'; did you mean 'quiet'?" in wrong.err

@@ -18,7 +18,6 @@ SCRIPTS = (RIGHT, RIGHT, EARLY, EARLY)
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A configuration whose folder holds three steps, all of one untrained policy and the same seeds."""
     root = write_run(tmp_path_factory.mktemp("run"), scripts=SCRIPTS)
     model = build_policy(PolicyShape(hidden=16, layers=1, heads=2, intermediate=16))
     model.save_pretrained(root / "model")
@@ -66,7 +65,7 @@ def test_episodes_that_differ_are_counted(recorded, monkeypatch):
     assert all(step.equal < step.episodes for step in compared.steps)
 
 
-def test_a_run_without_weights_says_what_to_set(recorded, tmp_path):
+def test_a_run_without_weights_names_the_setting(recorded, tmp_path):
     write_run(tmp_path)
     empty = replace(recorded, settings=replace(recorded.settings, run_dir=str(tmp_path)))
     with pytest.raises(FileNotFoundError, match="save_policy_every=1"):

@@ -1,5 +1,3 @@
-"""The demo from warm start to its page, with a real training of two steps."""
-
 import pytest
 
 pytest.importorskip("verl")
@@ -37,4 +35,4 @@ def test_both_ways_sampled_the_same_and_the_page_is_there(folder):
     assert [step.step for step in comparison.steps] == [1, 2]
     assert comparison.equal
     assert all(step.episodes == 16 * 8 for step in comparison.steps)
-    assert "engine seconds of a step that was played again" in (folder / "view.html").read_text()
+    assert "engine seconds of replayed steps" in (folder / "view.html").read_text()

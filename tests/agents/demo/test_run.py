@@ -24,7 +24,6 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Replaces warm start, training and comparison by recorded ones; collects what they were asked for."""
     seen = {}
 
     def warm_start(settings, *, on_step):
@@ -56,7 +55,7 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_run_ends_in_a_comparison_a_table_and_its_page(asked, model, tmp_path, capsys):
     out = tmp_path / "out, of 'order'"
     assert run.main(model=str(model), steps=3, out=out, seed=7, every=2) == 0
-    assert "forward passes of a step that was played again" in (out / "view.html").read_text()
+    assert "forward passes of replayed steps" in (out / "view.html").read_text()
     printed = capsys.readouterr().out
     assert "success rate" in printed
     assert "12 of 12" in printed
@@ -64,7 +63,7 @@ def test_a_run_ends_in_a_comparison_a_table_and_its_page(asked, model, tmp_path,
         assert re.search(rf"{third} +│ +2\.00 \(2\.00 to 2\.00\) +│ +1\.50 \(", printed)
     assert "with and without drafts" not in printed, "where nothing differs nothing is said of it"
     assert asked["composition"].settings.save_policy_every == 2, "what is compared has its weights"
-    assert asked["advice"].startswith("a shorter one: --steps"), "an option that the demo takes"
+    assert asked["advice"].startswith("for a shorter run: --steps"), "an option that the demo takes"
 
 
 def test_drafts_have_at_most_twelve_tokens_and_plain_decoding_stays_possible(asked, model, tmp_path):
@@ -114,7 +113,7 @@ def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_pa
 def test_with_the_demos_own_policy_a_difference_is_a_failure(asked, tmp_path, capsys):
     asked["comparison"] = a_comparison(equal=3)
     assert run.main(out=tmp_path / "run") == 1
-    assert "please report this" in capsys.readouterr().out
+    assert "please report it" in capsys.readouterr().out
 
 
 def test_with_a_given_model_a_difference_is_counted_and_explained(asked, model, tmp_path, capsys):
@@ -126,7 +125,7 @@ def test_with_a_given_model_a_difference_is_counted_and_explained(asked, model, 
 
 
 @pytest.mark.parametrize(("wrong", "says"), table(__file__, "impossible_demos"))
-def test_what_cannot_be_is_said_before_anything_runs(asked, model, tmp_path, wrong, says):
+def test_unusable_settings_are_refused_before_anything_runs(asked, model, tmp_path, wrong, says):
     with pytest.raises((ConfigError, ValueError), match=says):
         run.main(**{"model": str(model), "out": tmp_path / "run", **wrong})
     assert asked == {}

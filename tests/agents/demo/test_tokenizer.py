@@ -41,8 +41,8 @@ def test_the_renderer_extends_to_what_the_template_renders_at_once(tokenizer):
     renderer = Renderer(tokenizer)
     prompt = renderer.initial(DIALOGUE[:1])
     for at in (1, 3):
-        said = tuple(ids(tokenizer, DIALOGUE[at]["content"] + END))
-        prompt = renderer.extend(prompt, said, DIALOGUE[at + 1 : at + 2])
+        result = tuple(ids(tokenizer, DIALOGUE[at]["content"] + END))
+        prompt = renderer.extend(prompt, result, DIALOGUE[at + 1 : at + 2])
         assert prompt == renderer.initial(DIALOGUE[: at + 2])
     assert renderer.stop_token_ids == (vocabulary()[END],)
     cut = tuple(ids(tokenizer, "calculator(3"))

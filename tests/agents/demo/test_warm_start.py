@@ -19,7 +19,7 @@ TINY = WarmStart(shape=SHAPE, demonstrations=48, steps=12, batch=16, warm_up=2)
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Threads of a model this small wait for each other wherever something else runs."""
+    # Threads of a model this small wait for each other if anything else runs.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -64,16 +64,15 @@ def test_a_second_run_finds_the_policy_in_the_cache(cache, monkeypatch):
     assert [path.name for path in cache.iterdir()] == [made.name], "nothing unfinished is left"
 
 
-def test_steps_are_told_while_a_policy_is_made_and_not_when_it_is_found(cache):
-    told = []
+def test_steps_are_reported_while_a_policy_is_trained_and_not_if_cached(cache):
+    output = []
     for _ in range(2):
-        warm_started_policy(TINY, on_step=lambda step, loss: told.append(step))
-    assert told == list(range(1, TINY.steps + 1))
+        warm_started_policy(TINY, on_step=lambda step, loss: output.append(step))
+    assert output == list(range(1, TINY.steps + 1))
 
 
 @pytest.fixture
 def given(tmp_path):
-    """The settings of a warm start of a small model that was trained a little before."""
     model, tokenizer = train(replace(TINY, steps=2))
     model.save_pretrained(tmp_path / "given")
     tokenizer.save_pretrained(tmp_path / "given")

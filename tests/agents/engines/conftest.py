@@ -1,5 +1,3 @@
-"""What the tests of real engines and servers share; an engine's own tests may have a ``folder`` of their own."""
-
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,7 @@ from tiny_llama import save_tiny_llama
 
 @pytest.fixture(scope="session")
 def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of 32 tokens whose context is that of ``engine_checks``."""
+    """A model of 32 tokens with the context length of ``engine_checks``."""
     from engine_checks import CONTEXT
 
     return save_tiny_llama(tmp_path_factory.mktemp("policy"), positions=CONTEXT)
@@ -17,7 +15,7 @@ def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that chats, beside its tokenizer."""
+    """A model with a chat tokenizer."""
     path = save_tiny_llama(tmp_path_factory.mktemp("model"), vocabulary=len(chatml))
     chatml.save_pretrained(path)
     return path

@@ -1,5 +1,3 @@
-"""``turntree bench`` on a few tasks of arithmetic, as a command does it: two engines of one kind, in turns."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ from turntree.agents.cli import main
 
 
 def assert_both_play_the_same(engine: str, model: Path, out: Path, **engine_args: Any) -> None:
-    """Both engines say the same, and the figures are of what each is: one drafts, the other does not."""
     size = ("-n", "2", "--samples", "2", "--epochs", "2", "--max-tokens", "16", "--max-context", "480")
     words = ("bench", str(model), "turntree/Arithmetic-v0", "--engine", engine, *size)
     with pytest.raises(SystemExit) as stopped:

@@ -20,16 +20,24 @@ SEEDED = Sampling(temperature=0.5, max_tokens=9, seed=2**40 + 3)
 
 @asynccontextmanager
 async def served(answer: Any, *, path: str = "", models: Answer | None = None, **settings: Any) -> AsyncIterator[Any]:
-    """A stand-in that always gives ``answer``, or what it says of a body, and its client."""
+    """Start a stand-in that always returns ``answer`` (or ``answer(body)``), and connect a client."""
     with ChatStandIn(answer if callable(answer) else lambda body: answer, *([models] if models else [])) as there:
         async with ChatServer(there.url + path, **settings) as server:
             yield there, server
 
 
+async def refused(answer: Any, says: str | None, error: type[Exception] = ServerRefused, **settings: Any) -> Any:
+    """Check that a turn is refused, and return the stand-in."""
+    async with served(answer, **settings) as (there, server):
+        with pytest.raises(error, match=says):
+            await server.complete(ASKED, SEEDED)
+    return there
+
+
 async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     async with served(said("4", finish_reason="length")) as (there, server):
-        turn = await server.say(ASKED, Sampling(temperature=0.5, top_p=0.9, max_tokens=9, seed=2**40 + 3))
+        turn = await server.complete(ASKED, Sampling(temperature=0.5, top_p=0.9, max_tokens=9, seed=2**40 + 3))
     assert there.asked == [
         {"model": "small", "messages": ASKED, "temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 3}
     ]
@@ -38,14 +46,14 @@ async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyP
     assert (turn.content, turn.calls, turn.finish_reason) == ("4", (), FinishReason.LENGTH)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     async with served(said("4")) as (there, server):
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert not any("Authorization" in headers for headers in there.headers)
 
 
 async def test_calls_that_the_server_read_come_as_calls() -> None:
     schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     async with served(said(None, ("add", {"a": 2}), ("add", "{a: 2"), ("now", ""))) as (there, server):
-        turn = await server.say(ASKED, SEEDED, tools=[schema])
+        turn = await server.complete(ASKED, SEEDED, tools=[schema])
     assert (there.asked[0]["tools"], turn.content) == ([schema], "")
     assert turn.calls == (
         ToolCall(name="add", arguments={"a": 2}, id="call_0"),
@@ -56,10 +64,10 @@ async def test_calls_that_the_server_read_come_as_calls() -> None:
 
 async def test_a_path_of_the_url_is_kept_and_the_name_believed_where_no_models_are_listed() -> None:
     async with served(said("4"), path="/v1beta/openai/") as (there, server):
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert there.paths == ["/v1beta/openai/models", "/v1beta/openai/chat/completions"]
     async with served(said("4"), models=Answer({}, 404), model="mine") as (there, server):
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert there.asked[0]["model"] == "mine"
 
 
@@ -69,7 +77,7 @@ async def test_a_server_without_the_model_is_refused(body: Any, status: int, nam
         await ChatServer(there.url, model=name or None).__aenter__()
 
 
-async def test_no_server_is_said_in_one_line() -> None:
+async def test_a_missing_server_is_reported_in_one_line() -> None:
     with ChatStandIn(lambda body: said("4")) as there:
         url = there.url
     with pytest.raises(ServerRefused, match="is a server running there"):
@@ -89,19 +97,16 @@ async def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
         return said("4") if next(numbers) == 2 else Answer({"error": "busy"}, 429, {"Retry-After": "0"})
 
     async with served(answer, tries=3, first_wait=0.0) as (there, server):
-        assert (await server.say(ASKED, SEEDED)).content == "4"
+        assert (await server.complete(ASKED, SEEDED)).content == "4"
         assert len(there.asked) == 3
         with pytest.raises(ServerRefused, match="429"):
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     assert len(there.asked) == 6
 
 
-async def test_a_wait_that_would_end_too_late_is_not_begun() -> None:
+async def test_a_wait_that_would_end_too_late_is_not_started() -> None:
     busy = Answer({"error": "busy"}, 503, {"Retry-After": "30"})
-    async with served(busy, seconds=20.0, tries=2) as (there, server):
-        with pytest.raises(ServerRefused, match="503"):
-            await server.say(ASKED, SEEDED)
-    assert len(there.asked) == 1
+    assert len((await refused(busy, "503", seconds=20.0, tries=2)).asked) == 1
 
 
 async def test_all_tries_of_a_turn_have_one_deadline() -> None:
@@ -111,15 +116,10 @@ async def test_all_tries_of_a_turn_have_one_deadline() -> None:
         time.sleep(0.4 * seconds)
         return Answer({"error": "busy"}, 503, {"Retry-After": "0"})
 
-    async with served(slow, seconds=seconds) as (there, server):
-        with pytest.raises(ServerRefused, match=r"in time, which is .* s with all tries"):
-            await server.say(ASKED, SEEDED)
-    assert len(there.asked) <= 3
+    assert len((await refused(slow, r"within .* s, all tries included", seconds=seconds)).asked) <= 3
 
 
 def spread(answer: Answer, piece: bytes, count: int, wait: float = 0.0) -> Answer:
-    """An answer after many pieces of white space."""
-
     def pieces() -> Iterator[bytes]:
         for _ in range(count):
             time.sleep(wait)
@@ -130,35 +130,29 @@ def spread(answer: Answer, piece: bytes, count: int, wait: float = 0.0) -> Answe
 
 
 async def test_a_server_that_trickles_is_late() -> None:
-    """Each of its pieces comes long before the deadline, the last one after it."""
     seconds = patience(1)
-    async with served(lambda body: spread(said("4"), b" ", 40, seconds / 20), seconds=seconds) as (_, server):
-        with pytest.raises(ServerRefused, match="did not answer POST /chat/completions in time"):
-            await server.say(ASKED, SEEDED)
+    late = "did not answer POST /chat/completions within"
+    await refused(lambda body: spread(said("4"), b" ", 40, seconds / 20), late, seconds=seconds)
     async with served(lambda body: spread(said("4"), b" ", 3), seconds=seconds) as (_, server):  # the control
-        assert (await server.say(ASKED, SEEDED)).content == "4"
+        assert (await server.complete(ASKED, SEEDED)).content == "4"
 
 
 async def test_an_answer_has_the_bytes_that_its_tokens_can_take() -> None:
     text = "x" * (3 << 20)
     for answer in (said(text), spread(said("4"), b" " * (1 << 18), 16)):
-        async with served(lambda body, answer=answer: answer) as (_, server):
-            with pytest.raises(ServerRefused, match=r"at most 1,057,792 bytes, .* got more"):
-                await server.say(ASKED, SEEDED)
+        await refused(lambda body, answer=answer: answer, r"at most 1,057,792 bytes, .* got more")
     async with served(said(text)) as (_, server):  # the control
-        assert (await server.say(ASKED, Sampling(max_tokens=1 << 12))).content == text
+        assert (await server.complete(ASKED, Sampling(max_tokens=1 << 12))).content == text
 
 
 async def test_values_too_deep_to_be_read_are_no_crash() -> None:
-    async with served(Answer("[" * 100_000)) as (_, server):
-        with pytest.raises(ServerRefused, match="expected JSON"):
-            await server.say(ASKED, SEEDED)
+    await refused(Answer("[" * 100_000), "expected JSON")
     async with served(said(None, ("add", "[" * 10_000))) as (_, server):
-        (call,) = (await server.say(ASKED, SEEDED)).calls
+        (call,) = (await server.complete(ASKED, SEEDED)).calls
     assert [*call.arguments] == [UNREADABLE]
 
 
-async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> None:
+async def test_a_parameter_that_a_server_refuses_is_renamed_or_left_out_from_then_on() -> None:
     def strict(body: Any) -> Answer:
         if "max_tokens" in body:
             return Answer({"error": {"message": "Unsupported: 'max_tokens'. Use 'max_completion_tokens'."}}, 400)
@@ -167,30 +161,27 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
         return said("4")
 
     async with served(strict) as (there, server):
-        await server.say(ASKED, SEEDED)
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert len(there.asked) == 4
     assert there.asked[-1] == {"model": "small", "messages": ASKED, "temperature": 0.5, "max_completion_tokens": 9}
 
 
 @pytest.mark.parametrize("text", table(__file__, "too_long"))
 async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -> None:
-    async with served(Answer(text, 400)) as (there, server):
-        with pytest.raises(ContextFull):
-            await server.say(ASKED, SEEDED)
-    assert len(there.asked) == 1
+    assert len((await refused(Answer(text, 400), None, ContextFull)).asked) == 1
 
 
 @pytest.mark.parametrize(("body", "status", "says"), table(__file__, "refusals"))
 async def test_a_refusal_says_what_to_do(body: Any, status: int, says: str) -> None:
     async with served(Answer(body, status)) as (_, server):
         with pytest.raises(ServerRefused, match=says) as refused:
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     assert not isinstance(refused.value, ContextFull)
 
 
 async def test_what_chat_completions_do_not_know_is_refused() -> None:
     async with served(said("4")) as (there, server):
         with pytest.raises(ValueError, match="top_k"):
-            await server.say(ASKED, Sampling(top_k=3))
+            await server.complete(ASKED, Sampling(top_k=3))
     assert there.asked == []

@@ -66,7 +66,7 @@ async def test_closing_ends_what_still_runs_and_tells_who_waits_for_it() -> None
 
 
 def test_work_that_was_given_up_leaves_nothing_pending(caplog: pytest.LogCaptureFixture) -> None:
-    """What it left was reported in the middle of any later test, whenever the collector found it."""
+    # The collector would report leftovers in the middle of any later test.
     gc.collect()  # what other tests left
     caplog.clear()
     thread = EventThread("the worker")

@@ -3,7 +3,7 @@ import pytest
 from tables import table
 
 from turntree.agents.engines.protocol import Sampling, TopLogprobs
-from turntree.agents.engines.served.prompt_check import checked_prompt
+from turntree.agents.engines.served.turns import checked_prompt
 
 
 @pytest.mark.parametrize(("name", "value"), table(__file__, "meaningless"))
@@ -22,7 +22,7 @@ def test_recorded_top_tokens_are_compared_by_their_values():
     assert top(1) != 1
 
 
-def test_a_prompt_that_leaves_room_for_a_token_comes_back_as_plain_numbers() -> None:
+def test_a_prompt_shorter_than_the_context_comes_back_as_plain_numbers() -> None:
     checked = checked_prompt(tuple(np.arange(3)), 4)
     assert checked == [0, 1, 2]
     assert all(type(token) is int for token in checked)
@@ -33,11 +33,11 @@ def test_a_prompt_that_leaves_room_for_a_token_comes_back_as_plain_numbers() -> 
     ("tokens", "message"),
     [
         ([], "the prompt is empty"),
-        ([1] * 4, "given tokens are 4, max_context is 4: no room"),
+        ([1] * 4, "given tokens are 4, max_context is 4: no token is"),
         ([1, -1], "hold token -1, the model knows 0 to 8"),
         ([1, 9], "hold token 9, the model knows 0 to 8"),
     ],
 )
-def test_a_prompt_that_cannot_go_on_is_refused(tokens: list[int], message: str) -> None:
+def test_a_prompt_that_cannot_be_continued_is_refused(tokens: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         checked_prompt(tokens, 4, 9)

@@ -17,13 +17,13 @@ def test_the_turns_of_a_dialogue_and_the_samples_of_a_task_have_one_key() -> Non
     assert route_key(DialogueState.from_tokens([1])) != route_key(DialogueState.from_tokens([2]))
 
 
-def test_homes_are_spread_evenly_and_depend_on_neither_the_process_nor_the_order_of_the_replicas() -> None:
-    replicas_per_task = Counter(preference(key, range(8))[0] for key in KEYS)
-    assert min(replicas_per_task.values()) > 0.75 * len(KEYS) / 8
+def test_owner_replicas_are_spread_evenly_and_depend_on_neither_the_process_nor_the_order_of_the_replicas() -> None:
+    owners = Counter(preference(key, range(8))[0] for key in KEYS)
+    assert min(owners.values()) > 0.75 * len(KEYS) / 8
     assert preference("sums/1", ["a", "b", "c"]) == preference("sums/1", ["c", "a", "b"]) == ["a", "c", "b"]
 
 
-def test_only_the_tasks_of_a_lost_replica_move() -> None:
+def test_only_the_tasks_of_a_failed_replica_move() -> None:
     routes = TaskRoutes(range(8))
     before = {key: preference(key, range(8))[0] for key in KEYS}
     routes.lose(3)
@@ -34,41 +34,41 @@ def test_only_the_tasks_of_a_lost_replica_move() -> None:
 
 def test_no_replica_gets_more_than_its_share_and_the_slack() -> None:
     routes = TaskRoutes(range(16), slack=1.25)
-    places = {key: routes.acquire(key) for key in KEYS}
+    assigned = {key: routes.acquire(key) for key in KEYS}
     assert max(routes.loads().values()) <= 1.25 * len(KEYS) / 16 + 1
     plain = Counter(preference(key, range(16))[0] for key in KEYS)
-    assert sum(places[key] == preference(key, range(16))[0] for key in KEYS) > 0.8 * len(KEYS)
+    assert sum(assigned[key] == preference(key, range(16))[0] for key in KEYS) > 0.8 * len(KEYS)
     assert max(plain.values()) > max(routes.loads().values()) * 0.9
 
 
 def test_the_siblings_of_a_live_task_follow_it_even_to_a_full_replica() -> None:
     routes = TaskRoutes(["a", "b"], slack=1.0)
-    (place,) = {routes.acquire("sums/1") for _ in range(16)}
-    assert place not in {routes.acquire(f"sums/{number}") for number in range(2, 18)}
-    assert routes.acquire("sums/1") == place
+    (replica,) = {routes.acquire("sums/1") for _ in range(16)}
+    assert replica not in {routes.acquire(f"sums/{number}") for number in range(2, 18)}
+    assert routes.acquire("sums/1") == replica
 
 
-def test_a_task_that_has_ended_goes_home_again() -> None:
+def test_a_task_that_has_ended_returns_to_its_owner_replica() -> None:
     routes = TaskRoutes(["a", "b"], slack=1.0)
-    home, away = preference("sums/1", ["a", "b"])
-    crowd = [key for key in KEYS[2:] if preference(key, ["a", "b"])[0] == home][:2]
-    assert [routes.acquire(key) for key in crowd] == [home, away]
-    routes.hold("x/1", home)
+    owner, away = preference("sums/1", ["a", "b"])
+    crowd = [key for key in KEYS[2:] if preference(key, ["a", "b"])[0] == owner][:2]
+    assert [routes.acquire(key) for key in crowd] == [owner, away]
+    routes.hold("x/1", owner)
     assert routes.acquire("sums/1") == away
     routes.release("sums/1", away)
-    for key, replica in (*zip(crowd, (home, away), strict=True), ("x/1", home)):
+    for key, replica in (*zip(crowd, (owner, away), strict=True), ("x/1", owner)):
         routes.release(key, replica)
     assert set(routes.loads().values()) == {0}
-    assert routes.acquire("sums/1") == home
+    assert routes.acquire("sums/1") == owner
 
 
 def test_a_replica_that_comes_back_starts_empty() -> None:
     routes = TaskRoutes(["a", "b"])
-    place = routes.acquire("sums/1")
-    routes.lose(place)
-    assert place in routes.lost
-    routes.restore(place)
-    routes.release("sums/1", place)  # what was placed before it was lost
+    replica = routes.acquire("sums/1")
+    routes.lose(replica)
+    assert replica in routes.lost
+    routes.restore(replica)
+    routes.release("sums/1", replica)  # what was placed before it was lost
     assert routes.loads() == {"a": 0, "b": 0}
     assert routes.alive == ["a", "b"]
 
@@ -76,7 +76,7 @@ def test_a_replica_that_comes_back_starts_empty() -> None:
 def test_no_replica_at_all_is_an_error() -> None:
     routes = TaskRoutes(["a"])
     routes.lose("a")
-    with pytest.raises(NoReplicas, match="all 1 engine replicas are lost"):
+    with pytest.raises(NoReplicas, match="all 1 engine replicas have failed"):
         routes.acquire("sums/1")
     with pytest.raises(ValueError, match="at least one replica"):
         TaskRoutes([])

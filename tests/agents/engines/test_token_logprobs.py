@@ -16,7 +16,7 @@ MODEL = np.log(distribution(LOGITS, Transforms()))
 
 
 def flat(width: int, chosen: tuple[int, ...]) -> Any:
-    """As vLLM lays it out: nothing at the first position, then each token and the most probable ones."""
+    """Lay out log-probabilities as vLLM does: none at first, then each token and the most probable ones."""
     starts, ids, logprobs = [0], [], []
     for row, token in zip(MODEL, chosen, strict=True):
         best = np.argsort(-row)[:width]
@@ -50,7 +50,7 @@ def test_at_temperature_one_scores_are_what_the_engine_says() -> None:
 @pytest.mark.parametrize(
     "settings", [{"temperature": 0.5}, {"top_p": 0.6}, {"top_k": 2, "temperature": 1.5}, {"min_p": 0.3}]
 )
-def test_other_laws_are_made_of_the_whole_vocabulary(settings: dict[str, float]) -> None:
+def test_other_distributions_are_computed_from_the_whole_vocabulary(settings: dict[str, float]) -> None:
     sampling = Sampling(**settings)  # type: ignore[arg-type]
     assert readings.reshapes(sampling)
     scores = readings.scores(found(VOCABULARY), TOKENS, sampling, top=2, cached_tokens=0, weights_version=0)

@@ -8,11 +8,13 @@ from tables import table
 from turntree.agents.engines.request_wire import (
     DRAFT,
     GIVEN,
+    KEY,
     MOST,
     REVERIFIED,
     SEED,
     draft_of,
     flat,
+    from_wire,
     given_of,
     is_reverified,
     noise_seed,
@@ -20,11 +22,11 @@ from turntree.agents.engines.request_wire import (
     reverified_most,
     seed_of,
     state_of,
+    to_wire,
     turn_draft_of,
     turn_state,
 )
 from turntree.agents.engines.sglang.wire import OURS, is_ours
-from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.noise import exponential, shifted_seed
 
@@ -42,8 +44,8 @@ def test_what_is_no_state_is_refused_with_what_was_expected(values):
 
 
 @pytest.mark.parametrize("over_http", [False, True])
-def test_what_is_sent_beside_a_request_is_read_at_the_other_end(over_http: bool) -> None:
-    """Over HTTP vLLM 0.24 takes text and numbers alone."""
+def test_entries_of_a_request_are_read_at_the_other_end(over_http: bool) -> None:
+    # Over HTTP vLLM 0.24 takes strings and numbers only.
     entries = request_entries(state=STATE, seed=2**63 + 1, draft=(4, 5))
     if over_http:
         entries = json.loads(json.dumps(flat(entries)))
@@ -52,8 +54,8 @@ def test_what_is_sent_beside_a_request_is_read_at_the_other_end(over_http: bool)
 
 
 @pytest.mark.parametrize("junk", ["x", "1e9", -1, 2**63, 1e400, float("nan"), [1], {"a": 1}, "[" * 100_000, [[1]]])
-def test_no_entry_of_a_stranger_raises_inside_an_engine(junk: Any) -> None:
-    """Control: what a front end refuses does raise there."""
+def test_no_unreadable_entry_raises_inside_an_engine(junk: Any) -> None:
+    """Control: the front end's reader does raise."""
     entries = dict.fromkeys((KEY, SEED, DRAFT, GIVEN, MOST), junk) | {REVERIFIED: True}
     assert (given_of(entries), reverified_most(entries), is_reverified(entries)) == (0, 0, False)
     assert turn_state(entries, [1, 2]) == DialogueState.from_tokens([1, 2])

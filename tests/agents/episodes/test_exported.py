@@ -122,7 +122,7 @@ def test_failed_ungraded_and_text_alone_are_kept_without_a_reward_or_counted(tmp
     lonely = replace(spoken("\ud800 hm"), turns=(sampled(3, prompt=(1,)),))
     failed = replace(lonely, stop_reason=StopReason.FAILURE, failure="no disk")
     silent = replace(lonely, turns=(sampled(prompt=()),))
-    beside = replace(lonely, others=(lonely,))
+    beside = replace(lonely, extra_dialogues=(lonely,))
     with EpisodeWriter(path) as writer:
         for session, episode in enumerate((failed, replace(lonely, ungraded=("grade",)), silent, beside)):
             writer.write(episode, step=1, index=0, session=session, session_id=f"s{session}")
@@ -153,10 +153,12 @@ def test_a_file_that_was_there_survives_a_damaged_run(tmp_path: Path) -> None:
 def test_the_command_names_its_file_and_refuses_what_does_not_go_together(turntree: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=1)
     said = turntree("export", run, "--to", "messages", "--format", "parquet")
-    assert said.out.startswith(f"wrote {run}/messages.parquet: 3 rows of 3 episodes, 0 of them without a reward"), said
+    assert said.out.startswith(f"wrote {run}/messages.parquet: 3 rows from 3 episodes, 0 of them without a reward"), (
+        said
+    )
     one = run / "episodes/step_000001.jsonl"
     assert turntree("export", one, "--to", "tokens").status == 0
     assert (run / "episodes/step_000001.tokens.jsonl").exists()
     assert turntree("export", run).status == 0, "what stands beside the episodes is none of them"
-    assert "--vocab belongs to a trace" in turntree("export", run, "--to", "tokens", "--vocab", 3).err
+    assert "--vocab is only for --to trace" in turntree("export", run, "--to", "tokens", "--vocab", 3).err
     assert turntree("export", one, "--to", "tokens", "--out", one).status == 2

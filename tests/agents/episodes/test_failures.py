@@ -117,5 +117,5 @@ async def test_rewards_that_raise_or_cannot_decide_count_as_the_reward(renderer:
         raise TimeoutError("the judge took longer than 5 s")
 
     episode = await said(renderer, "5")
-    (judged,) = await judge_episodes([episode], Scorer({"raising": 1.0}))
-    assert failure_kind(judged) is failure_kind(replace(episode, ungraded=("answer",))) is FailureKind.REWARD
+    (graded,) = await judge_episodes([episode], Scorer({"raising": 1.0}))
+    assert failure_kind(graded) is failure_kind(replace(episode, ungraded=("answer",))) is FailureKind.REWARD

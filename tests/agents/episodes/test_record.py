@@ -52,7 +52,6 @@ DRAWN: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def drawn(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of a type; of a dataclass with every field that it has."""
     if kind in DRAWN:
         return DRAWN[kind]
     if is_dataclass(kind):
@@ -70,7 +69,7 @@ async def episode(renderer: Renderer) -> Any:
 @settings(max_examples=50)
 @given(drawn(Episode), st.lists(drawn(Episode), max_size=2))
 def test_an_episode_survives_json_unchanged(episode: Episode, others: list[Episode]) -> None:
-    episode = replace(episode, others=tuple(others))
+    episode = replace(episode, extra_dialogues=tuple(others))
     assert episode_from_dict(json.loads(json.dumps(episode_to_dict(episode)))) == episode
 
 
@@ -144,7 +143,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_named(episode: Episode, tm
     for cut in (1, 40, line.index("é".encode()) + 1, len(line) - 2):
         path.write_bytes(line + line[:cut])
         assert len(list(read_records(path))) == 1
-        assert f"{path}, line 2, the last, was cut off" in caplog.messages[-1]
+        assert f"{path}: skipped line 2, the last, which was cut off" in caplog.messages[-1]
     path.write_bytes(line + line[:-1])  # the controls: one that is whole but for its end, and one amid others
     assert len(list(read_records(path))) == 2
     path.write_bytes(line + line[:40] + line)
@@ -176,7 +175,6 @@ def test_a_damaged_row_names_file_and_line(episode: Episode, tmp_path: Path, dam
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of a row's values, of a list the first."""
     yield path
     inner = value.items() if isinstance(value, dict) else [*enumerate(value)][:1] if isinstance(value, list) else ()
     for key, one in inner:

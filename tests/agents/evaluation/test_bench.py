@@ -47,18 +47,16 @@ def test_the_ratio_has_the_interval_of_students_t_of_its_logarithm() -> None:
     (line,) = ratio_in_words(epochs_of(*ratios))
     assert line.endswith("over 5 epochs; it contains 1, so no difference is shown)")
     assert ratio_in_words(epochs_of(1.2, 1.21, 1.22))[0].endswith("95 % interval over 3 epochs)")
-    assert ratio_in_words(epochs_of(1.2)) == ["ratio without an interval: it needs --epochs 2 or more"]
+    assert ratio_in_words(epochs_of(1.2)) == ["no interval for the ratio: that needs --epochs 2 or more"]
 
 
-def test_where_no_draft_helped_the_ratio_is_said_to_be_noise() -> None:
-    told = ratio_in_words(epochs_of(1.30, 1.31, passes=100))
-    assert told[1].startswith("no draft helped: 1.00 tokens per forward pass with drafts and 1.00 without")
+def test_without_accepted_drafts_the_ratio_is_reported_as_noise() -> None:
+    output = ratio_in_words(epochs_of(1.30, 1.31, passes=100))
+    assert output[1].startswith("drafts did not help: 1.00 tokens per forward pass with drafts and 1.00 without")
     assert len(ratio_in_words(epochs_of(1.30, 1.31, passes=98))) == 1
 
 
 class Opened:
-    """Opens local engines that draft whatever the machine's timings say, and notes who plays when."""
-
     def __init__(self) -> None:
         self.open = self.most = 0
         self.order: list[bool] = []
@@ -83,7 +81,7 @@ class Opened:
 
 
 def arguments(model: Path) -> tuple[Planned, EngineChoice]:
-    planned = plan(EvalTask(env="turntree/Arithmetic-v0", count=2, samples=2, max_tokens=12)).fitted(512)
+    planned = plan(EvalTask(env="turntree/Arithmetic-v0", count=2, samples=2, max_tokens=12)).within_context(512)
     return planned, EngineChoice(name=EngineName.LOCAL, model=str(model), max_batch=4, max_context=512)
 
 
@@ -120,7 +118,7 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(turntree, tin
     assert [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")] == ["1", "2", "all"]
     assert f"{written['all']['ratio']:.2f}" in shown
     assert "turns equal token for token" in shown
-    assert f"ratio of an epoch, geometric mean: {written['ratio']['value']:.2f} (" in shown
+    assert f"ratio per epoch, geometric mean: {written['ratio']['value']:.2f} (" in shown
     assert "processor: " in shown
     assert written["command"] in shown
     assert len(written["epochs"]) == 2
@@ -128,5 +126,5 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(turntree, tin
         rates = [epoch[way]["tokens"] / epoch[way]["seconds"] for way in ("with", "without")]
         assert epoch["ratio"] == pytest.approx(rates[0] / rates[1])
         assert epoch["without"]["tokens_per_forward_pass"] == 1.0
-    told = turntree(*shlex.split(written["command"])[1:], "--json").json
-    assert (told["settings"], told["command"]) == (written["settings"], written["command"])
+    output = turntree(*shlex.split(written["command"])[1:], "--json").json
+    assert (output["settings"], output["command"]) == (written["settings"], written["command"])

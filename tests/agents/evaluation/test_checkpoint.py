@@ -17,10 +17,10 @@ def test_a_model_directory_gives_tokenizer_and_size(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/no/such/model", "./model", "a/b/c", "model/step_3", "model"])
-def test_a_missing_directory_is_not_looked_for_on_the_broker(name, tmp_path, monkeypatch):
+def test_a_missing_folder_is_not_looked_for_on_the_hub(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    with pytest.raises(CheckpointError, match="is not a model directory"):
+    with pytest.raises(CheckpointError, match="is not a model folder"):
         Checkpoint.open(name)
 
 
@@ -33,11 +33,11 @@ def test_a_damaged_directory_and_a_model_without_a_tokenizer_are_named(tmp_path:
         Checkpoint.open(str(tmp_path))
 
 
-def test_a_model_of_a_broker_off_line_is_refused_in_one_line_at_once(monkeypatch, caplog):
+def test_a_model_of_an_unreachable_hub_is_refused_in_one_line_at_once(monkeypatch, caplog):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(CheckpointError, match=r"hub cannot be reached .* not in the cache; give the folder") as it:
+    with pytest.raises(CheckpointError, match=r"hub cannot be reached .* not in the cache; give a model folder") as it:
         Checkpoint.open("nobody/nothing")
     assert "\n" not in str(it.value)
     assert "Retrying" not in caplog.text

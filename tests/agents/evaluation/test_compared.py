@@ -15,7 +15,6 @@ from turntree.agents.evaluation.paired import mean_interval
 
 SETTINGS = {"env": "e", "model": "m", "seed": 0, "temperature": 1.0, "reward": [], "samples": None}
 SILENT = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.STOP)
-"""As of a server that gives only text."""
 
 
 def played(task: int, reward: float, *, text: str = "hm", **changes: Any) -> Episode:
@@ -28,7 +27,6 @@ def played(task: int, reward: float, *, text: str = "hm", **changes: Any) -> Epi
 def write(
     path: Path, rewards: Mapping[int, Sequence[float]], *, change: Mapping[str, Any] | None = None, **episode: Any
 ) -> FinishedEvaluation:
-    """An evaluation with these rewards by task, a sample each."""
     settings = {**SETTINGS, **(change or {})}
     with EpisodeWriter(path) as writer:
         for index, samples in rewards.items():
@@ -51,38 +49,39 @@ def test_the_difference_is_the_mean_over_tasks_with_the_paired_interval(tmp_path
     ]
 
 
-def test_what_only_one_file_has_is_left_out_and_said(tmp_path: Path) -> None:
+def test_unpaired_episodes_are_left_out_and_reported(tmp_path: Path) -> None:
     before = write(tmp_path / "a.jsonl", {0: [0, 0], 1: [0, 0], 2: [0]})
     after = write(tmp_path / "b.jsonl", {1: [1], 2: [1, 1], 3: [1]})
     found = compare_files(before, after)
     assert (found.pairs, found.tasks, found.only, found.paired.difference.value) == (2, 2, (3, 2), 1.0)
     assert found.notes == [
-        "compared: 2 episodes of 2 tasks, which both files have; only the first file has 3 more, only the second one 2"
+        "compared 2 episodes of 2 tasks that both files have; "
+        "left out 3 only in the first file and 2 only in the second file"
     ]
-    with pytest.raises(UsageError, match="have no task in common"):
+    with pytest.raises(UsageError, match="share no task"):
         compare_files(before, write(tmp_path / "c.jsonl", {7: [1]}))
 
 
-def test_settings_that_differ_are_told_and_other_seeds_warned_of(tmp_path: Path) -> None:
+def test_differing_settings_are_reported_and_other_seeds_warned_of(tmp_path: Path) -> None:
     before = write(tmp_path / "a.jsonl", {0: [0]})
     notes = compare_files(before, write(tmp_path / "b.jsonl", {0: [0]}, change={"temperature": 0.5, "seed": 3})).notes
     assert notes[:2] == ["seed differs: 0 and 3", "temperature differs: 1.0 and 0.5"]
-    assert "share no noise" in notes[2]
+    assert "noise is not shared" in notes[2]
 
 
 @pytest.mark.parametrize(
-    ("change", "episode", "said"),
+    ("change", "episode", "expected"),
     [
-        ({}, {"env_id": "other"}, "other environments, e and other"),
-        ({"reward": ["few_turns"]}, {}, r"other rewards \(reward \[\] and \['few_turns'\]\)"),
-        ({"answer_format": "math"}, {}, "other rewards"),
+        ({}, {"env_id": "other"}, "different environments, e and other"),
+        ({"reward": ["few_turns"]}, {}, r"different rewards \(reward \[\] and \['few_turns'\]\)"),
+        ({"answer_format": "math"}, {}, "different rewards"),
     ],
 )
 def test_other_environments_and_other_rewards_are_refused(
-    tmp_path: Path, change: dict[str, Any], episode: dict[str, Any], said: str
+    tmp_path: Path, change: dict[str, Any], episode: dict[str, Any], expected: str
 ) -> None:
     before = write(tmp_path / "a.jsonl", {0: [0]})
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=expected):
         compare_files(before, write(tmp_path / "b.jsonl", {0: [0]}, change=change, **episode))
 
 
@@ -92,7 +91,7 @@ def test_other_tasks_under_the_same_numbers_are_refused(tmp_path: Path) -> None:
     with EpisodeWriter(other) as writer:
         writer.write(played(0, 1.0), run="b", index=0, sample=0, settings=SETTINGS)
         writer.write(played(5, 1.0), run="b", index=1, sample=0, settings=SETTINGS)
-    with pytest.raises(UsageError, match=r"other tasks: task 1 is 't/1', '1\?' in the first and 't/5'"):
+    with pytest.raises(UsageError, match=r"different tasks: task 1 is 't/1', '1\?' in the first and 't/5'"):
         compare_files(before, FinishedEvaluation.read(other))
 
 
@@ -123,14 +122,14 @@ def test_only_files_of_one_evaluation_are_read(turntree: Any, tmp_path: Path) ->
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_bytes(whole.read_bytes() + write(tmp_path / "b.jsonl", {1: [0]}, change={"seed": 1}).path.read_bytes())
     (tmp_path / "empty.jsonl").touch()
-    said = {
-        "training.jsonl": "is no file of an evaluation",
-        "mixed.jsonl": "episodes of 2 evaluations",
-        "empty.jsonl": "holds no episode",
+    expected = {
+        "training.jsonl": "is not an evaluation",
+        "mixed.jsonl": "contains 2 evaluations",
+        "empty.jsonl": "contains no episode",
         ".": "is a folder",
         "none.jsonl": "none.jsonl",
     }
-    for name, why in said.items():
-        told = turntree("compare", whole, tmp_path / name)
-        assert (told.status, why in told.err) == (2, True), told
+    for name, why in expected.items():
+        output = turntree("compare", whole, tmp_path / name)
+        assert (output.status, why in output.err) == (2, True), output
     assert turntree("compare", whole, whole).status == 0

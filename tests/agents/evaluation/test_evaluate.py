@@ -23,8 +23,6 @@ from turntree.rewards import Sample, reward
 
 
 def answer(renderer: Renderer, crash_on: int = -1) -> Any:
-    """Answers ``5`` to everything, which is right for task 4 alone, and crashes in task ``crash_on``."""
-
     def say(prompt: tuple[int, ...]) -> str:
         return "crash" if f"{crash_on}+1" in renderer.decode(prompt) else "5"
 
@@ -51,7 +49,7 @@ async def test_episodes_come_in_the_order_of_their_tasks_whatever_ends_first(ren
     assert [solved(episode) for episode in episodes] == [False, True, False]
 
 
-async def test_no_more_environments_are_made_than_play_at_once(renderer: Renderer) -> None:
+async def test_no_more_environments_are_created_than_play_at_once(renderer: Renderer) -> None:
     for tasks, concurrency, most in ((10, 3, 3), (2, 16, 2)):
         make = Mock(side_effect=Adder)
         await evaluate(make, answer(renderer), renderer, range(tasks), concurrency=concurrency)
@@ -65,7 +63,7 @@ async def test_no_episode_waits_for_the_tools_of_another(renderer: Renderer, cal
     assert [episode.reward for episode in episodes] == [1.0] * meeting.PEOPLE
 
 
-async def test_an_environment_that_says_it_is_quick_is_played_in_the_event_loop(renderer: Renderer) -> None:
+async def test_an_environment_with_step_inline_is_played_in_the_event_loop(renderer: Renderer) -> None:
     engine = ScriptedEngine(meeting.policy(renderer, "meet"), renderer.tokenizer)
     meeting.Meeting.barrier = Barrier(2, timeout=0.2)
     episodes = await evaluate(meeting.Hasty, engine, renderer, range(2), concurrency=2)
@@ -113,8 +111,8 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     cut = replace(first, completion=replace(first.completion, finish_reason=FinishReason.LENGTH))
     result = EvalResult("", "", 1, [replace(episode, turns=(cut, second))], 0.0)
     assert figures(result)["cut turns"] == 1
-    assert rows(result)["turns cut at a limit of tokens"] == "1 of 2"
-    assert "50% of the turns were cut at a limit of tokens" in figures(result)["warnings"][0]
+    assert rows(result)["turns cut by a token limit"] == "1 of 2"
+    assert "50% of the turns were cut off at a token limit" in figures(result)["warnings"][0]
     assert figures(result._replace(episodes=[]))["warnings"] == []
 
 

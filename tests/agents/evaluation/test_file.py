@@ -33,11 +33,11 @@ def test_episodes_on_other_data_are_refused(turntree: Any, tiny_model: Path, tmp
     assert turntree(*words).status == 0
     before = out.read_bytes()
     write_rows(path, [*ROWS[:2], {**ROWS[2], "answer": "5"}])
-    said = turntree(*words)
-    assert (said.status, "or on other data" in said.err, out.read_bytes()) == (2, True, before)
+    result = turntree(*words)
+    assert (result.status, "other settings or data" in result.err, out.read_bytes()) == (2, True, before)
 
 
-def test_two_writers_exclude_each_other_and_the_second_is_told_who_has_it(tmp_path: Path) -> None:
+def test_two_writers_exclude_each_other_and_the_refusal_names_the_holder(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     first = EvalFile(path, {})
     assert not path.exists(), "nothing is written before it begins"

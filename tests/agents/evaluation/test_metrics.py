@@ -16,7 +16,6 @@ from turntree.envs.catalogue import find_entry
 
 
 async def said(renderer: Renderer, *texts: str) -> list[Episode]:
-    """One episode a text; ``5`` is right, ``crash`` is a failure."""
     return [(await play(renderer, text))[0] for text in texts]
 
 

@@ -17,10 +17,8 @@ def test_the_quantile_is_students(freedom: int) -> None:
 
 
 def simulated(random: np.random.Generator, *, same_noise: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Share of right samples by task, (tasks,) each, of two policies that are equal on the mean of all tasks.
-
-    The tasks are equally hard, so that the noise of the draws is all that pairing can take away.
-    """
+    # Fraction of right samples per task, (tasks,), of two policies that are equal on average. All tasks are equally
+    # hard, so pairing can only remove the noise of the draws.
     first = np.full(TASKS, 0.5)
     second = first + 0.05 * random.standard_normal(TASKS)
     noise = random.random((TASKS, SAMPLES))
@@ -50,18 +48,18 @@ def test_where_nothing_differed_the_interval_is_that_of_a_share() -> None:
 
 
 def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
-    """The second policy here is the first one, and the first one at another temperature."""
+    # The second policy is the first one, and the first one at another temperature.
     words = ["eval", "turntree/Arithmetic-v0", "--model", tiny_model, "-n", 3, "--samples", 2, "--max-tokens", 12]
     words += ["--no-speculate"]
-    told = turntree(*words, "--temperature", 1, "--against", tiny_model, "--out", tmp_path / "a.jsonl", "--json").json
-    assert told[2]["pairs equal token for token"] == 6
-    assert (told[2]["difference"]["value"], told[2]["changed"]) == (0.0, [])
+    output = turntree(*words, "--temperature", 1, "--against", tiny_model, "--out", tmp_path / "a.jsonl", "--json").json
+    assert output[2]["pairs equal token for token"] == 6
+    assert (output[2]["difference"]["value"], output[2]["changed"]) == (0.0, [])
     files = turntree("compare", tmp_path / "a.jsonl", tmp_path / "a.against.jsonl", "--json").json
-    assert {name: files[name] for name in told[2]} == told[2], "what the files have is what was played"
+    assert {name: files[name] for name in output[2]} == output[2], "what the files have is what was played"
     assert (files["pairs"], files["settings that differ"]) == (6, {})
-    first, second = told[2]["forward passes"]
+    first, second = output[2]["forward passes"]
     assert second < first / 2
-    assert first == told[2]["tokens"][0], "the control: without a draft each token is a pass"
+    assert first == output[2]["tokens"][0], "the control: without a draft each token is a pass"
     hot = [*words, "--temperature", 1, "--against-temperature", 1.5, "--out", tmp_path / "b.jsonl"]
     assert turntree(*hot).status == 0
     assert turntree(*words, "--temperature", 1.5, "--out", tmp_path / "alone.jsonl").status == 0
@@ -74,11 +72,13 @@ def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny
 
 def test_every_checkpoint_of_a_run_is_no_second_model(turntree: Any, tiny_model: Path) -> None:
     for words in (("--model", "RUN@all", "--against", tiny_model), ("--model", tiny_model, "--against", "RUN@all")):
-        said = turntree("eval", "turntree/Arithmetic-v0", *words)
-        assert (said.status, "name RUN@STEP, not RUN@all" in said.err) == (2, True)
-    assert "one is needed here: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
+        result = turntree("eval", "turntree/Arithmetic-v0", *words)
+        assert (result.status, "name RUN@STEP, not RUN@all" in result.err) == (2, True)
+    assert "expected one: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
 
 
 def test_a_chat_server_has_no_noise_to_share(turntree: Any) -> None:
-    said = turntree("eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", "http://h", "--against", "x")
-    assert (said.status, "no noise to share" in said.err) == (2, True)
+    result = turntree(
+        "eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", "http://h", "--against", "x"
+    )
+    assert (result.status, "noise cannot be shared" in result.err) == (2, True)

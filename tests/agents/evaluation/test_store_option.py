@@ -1,19 +1,15 @@
-"""``--store`` and ``turntree.import_turns``: what an engine drafts from before it has sampled anything."""
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from turntree.agents.engines.drafting.given_store import given_store
-from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.engines.drafting.tokenizer_hash import given_store, tokenizer_hash
 from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import UsageError
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 
 def saved(path: Path, episodes: Path, tokenizer: str) -> Path:
-    """The turns of a file of episodes as a store's file."""
     forest = SpecForest(ForestConfig(tokenizer=tokenizer))
     for turn in (turn for episode in read_episodes(episodes) for turn in episode.turns):
         forest.insert(DialogueState.from_tokens(turn.prompt_ids), turn.completion.token_ids)
@@ -45,11 +41,11 @@ def test_a_store_of_another_run_saves_passes_and_changes_no_token(turntree, tiny
 @pytest.mark.parametrize("words", [["--no-speculate"], ["--engine", "vllm", "--base-url", "http://h"]])
 def test_a_store_that_nothing_drafts_from_is_refused(turntree: Any, tiny_model: Path, words: list[str]) -> None:
     said = turntree("eval", "turntree/Arithmetic-v0", "--model", tiny_model, "--store", "x", *words)
-    assert (said.status, "--store has turns that an engine started here drafts from" in said.err) == (2, True)
+    assert (said.status, "--store needs an engine started here with speculation" in said.err) == (2, True)
 
 
-def test_what_is_no_store_is_said_before_an_engine_starts(tmp_path: Path) -> None:
-    for path, why in ((tmp_path / "gone", "No such file"), (tmp_path, "no store of turns in the folder")):
+def test_an_invalid_store_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "gone", "No such file"), (tmp_path, "no draft store in the folder")):
         with pytest.raises(UsageError, match=why):
             given_store(path, "")
     theirs = tmp_path / "theirs.npz"

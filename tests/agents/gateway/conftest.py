@@ -26,6 +26,5 @@ def run_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recording(engine: SpokenEngine, renderer: Renderer, run_folder: Path) -> Iterator[Served]:
-    """A gateway that records its sessions in ``run_folder``."""
     with gateway_at(engine, renderer, record=run_folder, max_context=1024) as served:
         yield served

@@ -1,5 +1,3 @@
-"""Chat completions, completions and the other paths, over real HTTP."""
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +10,7 @@ from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Sampling, TurnRequest
-from turntree.agents.gateway.http.neutral import NEUTRAL
+from turntree.agents.gateway.http.errors import NEUTRAL
 from turntree.agents.gateway.http.wire import ChatRequest
 from turntree.agents.loop.renderer import Renderer
 
@@ -119,14 +117,14 @@ def test_completions_take_texts_and_token_ids(served: Served, engine: SpokenEngi
     assert list(engine.asked[-1].prompt_ids) == ids
 
 
-@pytest.mark.parametrize(("fields", "param", "said"), table(__file__, "refused"))
-def test_what_cannot_be_obeyed_is_refused_and_the_field_is_named(served: Served, fields, param, said):
+@pytest.mark.parametrize(("fields", "param", "expected"), table(__file__, "refused"))
+def test_unsupported_fields_are_refused_by_name(served: Served, fields, param, expected):
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], **fields}
     answer = served.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == param
-    assert said in error["message"]
+    assert expected in error["message"]
     assert error["type"] == "invalid_request_error"
 
 
@@ -164,7 +162,7 @@ def test_a_key_is_asked_for_everywhere_but_at_health(engine: SpokenEngine, rende
         assert served.client.get("/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
 
 
-def test_who_finds_no_place_is_told_when_to_come_back(engine: SpokenEngine, renderer: Renderer):
+def test_a_request_without_a_slot_gets_a_retry_time(engine: SpokenEngine, renderer: Renderer):
     engine.held = True
     with gateway_at(engine, renderer, max_requests=2) as served, ThreadPoolExecutor(2) as others:
         asked = [others.submit(served.chat, "x") for _ in range(2)]
@@ -176,7 +174,7 @@ def test_who_finds_no_place_is_told_when_to_come_back(engine: SpokenEngine, rend
         assert served.chat("x").status_code == 200
 
 
-def test_an_answer_that_takes_too_long_is_408_and_frees_its_place(engine: SpokenEngine, renderer: Renderer):
+def test_an_answer_that_takes_too_long_is_408_and_frees_its_slot(engine: SpokenEngine, renderer: Renderer):
     engine.held = True
     with gateway_at(engine, renderer, seconds=0.2) as served:
         answer = served.chat("x", n=2)
@@ -232,12 +230,12 @@ def test_a_call_without_arguments_is_read_however_it_is_written(served: Served, 
     (call,) = first.json()["choices"][0]["message"]["tool_calls"]
     call["function"]["arguments"] = arguments
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    told = {"role": "tool", "tool_call_id": call["id"], "content": "?"}
-    second = served.chat("x", said, told, tools=[CALCULATOR])
+    output = {"role": "tool", "tool_call_id": call["id"], "content": "?"}
+    second = served.chat("x", said, output, tools=[CALCULATOR])
     assert second.headers["x-session-id"] == first.headers["x-session-id"]
 
 
-def test_fields_at_values_that_ask_for_nothing_are_accepted(served: Served, engine: SpokenEngine):
+def test_fields_at_neutral_values_are_accepted(served: Served, engine: SpokenEngine):
     served.chat("x")
     neutral = {name: values[0] for name, values in NEUTRAL.items() if values}
     assert {"modalities": ["text"], "reasoning_effort": "none"}.items() <= neutral.items()
@@ -254,7 +252,7 @@ def chat(served: Served, body: dict[str, Any]) -> httpx.Response:
     return served.client.post("/v1/chat/completions", json=body)
 
 
-def test_they_are_refused_by_name_at_any_other_value(served: Served):
+def test_fields_at_unsupported_values_are_refused_by_name(served: Served):
     for name, values in NEUTRAL.items():
         for value in ([7], "other", 2.5):
             answer = served.chat("x", **{name: value})

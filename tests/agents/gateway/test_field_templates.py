@@ -1,5 +1,3 @@
-"""Clients of models whose chat templates are strict."""
-
 from typing import Any
 
 from field_templates import field_renderer
@@ -13,14 +11,14 @@ ASKED = {"role": "user", "content": "What is 6*7?"}
 
 
 def test_the_id_of_a_call_fits_the_template_and_is_taken_back() -> None:
-    """Both where the dialogue goes on, and where it is rendered whole as the client has changed it."""
+    # Both in a continued dialogue, and in one that is rendered again because the client changed it.
     renderer = field_renderer("Mistral")
     parser = get_parser(renderer.template.tool_format or "none")
     call = parser.format_call(ToolCall(name="calculator", arguments={"expression": "6*7"}))
     engine = SpokenEngine(renderer.tokenizer, say=lambda prompt: "42" if "42" in prompt else call)
     with gateway_at(engine, renderer, max_context=900) as served:
-        said = served.chat(ASKED, tools=[TOOL]).json()["choices"][0]["message"]
-        (made,) = said["tool_calls"]
+        result = served.chat(ASKED, tools=[TOOL]).json()["choices"][0]["message"]
+        (made,) = result["tool_calls"]
         for given in (made["id"], "call_8f0e1d2c3b4a", ""):
             again = {"role": "assistant", "content": None, "tool_calls": [{**made, "id": given}]}
             answer = {"role": "tool", "content": "42", "tool_call_id": given}

@@ -1,5 +1,3 @@
-"""A thousand hostile requests beside honest clients: no crash, no stuck place, no session mixed with another."""
-
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +21,6 @@ def last_user(prompt: str) -> str:
 
 
 def an_honest_dialogue(served: Served, name: str, turns: int) -> str:
-    """Play a dialogue whose every answer repeats its question; returns the session."""
     messages: list[Any] = []
     session = ""
     for number in range(turns):
@@ -80,10 +77,10 @@ def test_hostile_requests_leave_no_slot_of_the_local_engine_taken(tiny_model: Pa
         assert answer["choices"][0]["message"]["content"] == renderer.decode(direct.token_ids)
 
 
-def test_a_place_that_stays_taken_is_noticed(renderer: Renderer, chatml: Any, monkeypatch: Any):
+def test_a_slot_that_stays_in_use_is_noticed(renderer: Renderer, chatml: Any, monkeypatch: Any):
     engine = SpokenEngine(chatml, held=True)
     with gateway_at(engine, renderer, max_requests=4) as served:
-        monkeypatch.setattr(served.gateway.admission, "taken", 1)
+        monkeypatch.setattr(served.gateway.admission, "in_use", 1)
         with pytest.raises(AssertionError, match="in time"):
             served.idle(0.2)
 

@@ -1,5 +1,3 @@
-"""Numbers in requests: each has a range that its refusal states, and none harms the requests beside it."""
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,13 +54,12 @@ def served(tiny_model: Path, renderer: Renderer) -> Iterator[Served]:
 
 
 def ask(served: Served, kind: Any, field: str = "", value: Any = None, **fields: Any) -> Any:
-    """Ask with a number, JSON as text, in a field."""
     body = BODIES[kind] | fields
     if field == "max_completion_tokens":
         del body["max_tokens"]
-    told = json.dumps({**body, **({field: HELD.get(field, "VALUE")} if field else {})})
+    output = json.dumps({**body, **({field: HELD.get(field, "VALUE")} if field else {})})
     path = PATHS.get(kind, "/v1/sessions/nobodys/reward")
-    return served.client.post(path, content=told.replace('"VALUE"', str(value)).encode())
+    return served.client.post(path, content=output.replace('"VALUE"', str(value)).encode())
 
 
 HELD: dict[str, Any] = {
@@ -71,18 +68,15 @@ HELD: dict[str, Any] = {
     "parts": {"x": "VALUE"},
     "by": {"answer": "VALUE"},
 }
-"""How fields have their numbers that are no number themselves."""
 NONE = ("1e400", "-1e400", "1" * 400, "1" * 5000, "-1" + "0" * 400, "1e308", "-1e308", "NaN", "Infinity", "true")
-"""What is in no range."""
 
 
 def numeric(kind: Any) -> set[str]:
-    """The fields that have numbers, of all that the model has."""
     schema = kind.model_json_schema()
     numbers = ('"number"', '"integer"')
     nested = json.dumps(schema.get("$defs", {}))
     assert not any(one in nested for one in numbers)
-    return {name for name, told in schema["properties"].items() if any(one in json.dumps(told) for one in numbers)}
+    return {name for name, output in schema["properties"].items() if any(one in json.dumps(output) for one in numbers)}
 
 
 @pytest.mark.parametrize("kind", RANGES)
@@ -93,11 +87,11 @@ def test_every_number_has_a_range_and_its_refusal_states_it(served: Served, kind
         between = (low - 1, high + 1, 0.5) if whole else (low - 1e-9, high * 1.01)
         for value in (*between, *NONE):
             answer = ask(served, kind, field, value)
-            told = str(answer.json()["error"])
-            assert answer.status_code == 400, (field, value, told)
-            if "out of range at line" not in told:  # JSON's own reader gives up
-                assert field in told
-                assert f"from {low} to {high}, " in told, (field, value, told)
+            output = str(answer.json()["error"])
+            assert answer.status_code == 400, (field, value, output)
+            if "out of range at line" not in output:  # JSON's own reader gives up
+                assert field in output
+                assert f"from {low} to {high}, " in output, (field, value, output)
 
 
 def said(answer: Any) -> list[Any]:
@@ -105,7 +99,7 @@ def said(answer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", PATHS)
-def test_no_number_harms_the_requests_beside_it(served: Served, kind: Any) -> None:
+def test_no_number_harms_concurrent_requests(served: Served, kind: Any) -> None:
     alone = [said(ask(served, ChatRequest, seed=seed)) for seed in range(6)]
     with ThreadPoolExecutor(12) as clients:
         for field, (low, high) in RANGES[kind].items():

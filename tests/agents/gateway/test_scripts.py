@@ -1,5 +1,3 @@
-"""Answers in twenty scripts, one to nine tokens a step: the pieces that are shown are the answer."""
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -41,7 +39,6 @@ def texts(renderer: Renderer) -> list[list[int]]:
 
 
 def heard(text: TurnText, tokens: list[int], step: int) -> None:
-    """A turn as it comes; whatever was settled stays."""
     for at in range(0, len(tokens), step):
         before = text.text
         text.add(tokens[at : at + step])
@@ -59,7 +56,7 @@ def test_the_tokenizers_write_every_script(renderer: Renderer):
     )
 
 
-def test_what_is_settled_stays_wherever_a_turn_is_cut(renderer: Renderer):
+def test_shown_text_never_changes_wherever_a_turn_is_split(renderer: Renderer):
     byte = byte_token(renderer.tokenizer)
     for tokens in texts(renderer):
         for step in STEPS:
@@ -112,10 +109,10 @@ def test_the_events_of_messages_are_the_answer_whatever_a_step_brings(renderer: 
         for step in STEPS:
             text = TurnText(renderer.decode, byte=byte_token(renderer.tokenizer))
             answer = MessageAnswer("tiny", ChatChoice(0, text), prompt=1, most=500)
-            shown = [*answer.begin()]
+            shown = [*answer.start()]
             for at in range(0, len(tokens), step):
                 text.add(tokens[at : at + step])
-                shown += answer.grown(0)
+                shown += answer.update(0)
             text.end()
             shown += answer.last(0, SampledTurn(prompt_ids=(1,), completion=done, text=text.text))
             assert "".join(deltas(shown)) == script
@@ -126,14 +123,14 @@ def deltas(events: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def choices(stream: str) -> Iterator[dict[str, Any]]:
-    """The pieces, read by a client that takes every end of a line of Unicode for one."""
+    # Reads the chunks like a client that splits lines at every Unicode line end.
     for line in stream.splitlines():
         if line not in ("", "data: [DONE]"):
             yield from json.loads(line.removeprefix("data: "))["choices"]
 
 
 def test_text_that_changes_when_more_follows_is_noticed(renderer: Renderer, monkeypatch: Any):
-    """The control: a decoder whose last character is not yet the right one, and bytes that are not held back."""
+    # Control: a decoder whose last character may still change, and bytes that are not held back.
     wrong = TurnText(lambda tokens: renderer.decode(tokens)[::-1])
     with pytest.raises(AssertionError):
         heard(wrong, texts(renderer)[0], 1)

@@ -1,5 +1,3 @@
-"""``turntree serve`` with each engine, as a command: what it says is what the model's logits say."""
-
 import json
 import os
 from pathlib import Path
@@ -24,9 +22,9 @@ BODY = {"model": "tiny", "max_tokens": TOKENS, "temperature": 0}
 
 def check_dialogue(base_url: str, renderer: Renderer, policy: PolicyLaw) -> None:
     first = renderer.initial(USER)
-    said = policy.greedy(first, TOKENS)
-    second = renderer.extend(first, said, [AGAIN])
-    wanted = [renderer.decode(said), renderer.decode(policy.greedy(second, TOKENS))]
+    result = policy.greedy(first, TOKENS)
+    second = renderer.extend(first, result, [AGAIN])
+    wanted = [renderer.decode(result), renderer.decode(policy.greedy(second, TOKENS))]
     with httpx.Client(base_url=base_url, timeout=patience(60)) as client:
         began = client.post("/chat/completions", json={**BODY, "messages": USER})
         assert began.status_code == 200, began.text

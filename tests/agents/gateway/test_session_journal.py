@@ -1,5 +1,3 @@
-"""Sessions of a server that was killed: their turns are on disk, and the next server records them."""
-
 import json
 import shutil
 import signal
@@ -40,12 +38,12 @@ def left(folder: Path) -> list[Path]:
 
 
 def killed(folder: Path) -> Path:
-    """A copy of a run's folder as a server leaves it that is killed now: its lock is gone with it."""
+    # A copy of the run folder as a killed server leaves it, without the server's lock.
     return Path(shutil.copytree(folder, folder.with_name("killed"), ignore=shutil.ignore_patterns(".*")))
 
 
 def restarted(folder: Path, engine: SpokenEngine, renderer: Renderer) -> list[Record]:
-    """The records after a further server has begun and ended."""
+    # Records after another server has started and stopped.
     with gateway_at(engine, renderer, record=folder, max_context=1024):
         pass
     assert not (folder / UNFINISHED).exists()
@@ -53,14 +51,13 @@ def restarted(folder: Path, engine: SpokenEngine, renderer: Renderer) -> list[Re
 
 
 def branched(served: Served, engine: SpokenEngine) -> None:
-    """Two sessions: one with a call, a branch and a repeated request, and one of a single turn."""
     first = served.chat(user("a"), tools=[TOOL], headers={"X-Session-Id": "s", "X-Task-Id": "t/1"})
     engine.say = lambda prompt: '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     called = served.chat(user("a"), said(first), user("b 🙂"), tools=[TOOL])
     engine.say = lambda prompt: "It is noon."
     (call,) = said(called)["tool_calls"]
-    told = {"role": "tool", "tool_call_id": call["id"], "content": "12:00"}
-    dialogue = [user("a"), said(first), user("b 🙂"), said(called), told]
+    output = {"role": "tool", "tool_call_id": call["id"], "content": "12:00"}
+    dialogue = [user("a"), said(first), user("b 🙂"), said(called), output]
     served.chat(*dialogue, tools=[TOOL], n=2)
     served.chat(user("a"), said(first), user("something else"), tools=[TOOL])
     served.chat(user("c"), headers={"X-Session-Id": "x"})
@@ -72,7 +69,6 @@ def place(record: Record) -> tuple[str, int]:
 
 
 def stopped(episode: Episode) -> Episode:
-    """What becomes of an unscored episode whose server was killed."""
     engine = FailureKind.ENGINE
     return replace(episode, stop_reason=StopReason.FAILURE, failure=STOPPED, failure_kind=engine, ungraded=())
 
@@ -87,9 +83,9 @@ def test_what_a_killed_server_had_not_ended_is_recorded_by_the_next(tmp_path, en
         server.process.wait(patience(60))
     view: Said = turntree("view", server.record, "--out", tmp_path / "page.html")
     assert view.status == 2, "no session has ended"
-    assert f"sessions in {server.record} that have not ended: 1, which are not shown" in caplog.text
+    assert f"{server.record}: 1 unfinished sessions are not shown" in caplog.text
     ((labels, episode),) = restarted(server.record, engine, renderer)
-    assert "sessions that a killed server had not ended: 1, now failures in" in caplog.text
+    assert "1 unfinished sessions of a killed server were recorded as failures in" in caplog.text
     assert (labels["session_id"], len(episode.turns)) == (first.headers["x-session-id"], 2)
     assert (episode.messages[-1].content, episode.masked, episode.failure) == (text, True, STOPPED)
     assert turntree("view", server.record, "--out", tmp_path / "page.html").status == 0
@@ -164,7 +160,7 @@ def test_a_damaged_file_of_turns_stays_and_is_named(served, engine, renderer, ru
         broken.write_text(row + "\n")
     with gateway_at(engine, renderer, record=copy):
         assert len(left(copy)) == 3
-    assert sum("stays there: " in record.getMessage() for record in caplog.records) == 3
+    assert sum("its file is kept: " in record.getMessage() for record in caplog.records) == 3
     assert len(records(copy)) == 4
 
 
@@ -172,7 +168,7 @@ def test_turns_that_a_full_disk_did_not_take_are_written_with_the_next(served, e
     with files_of_at_most(10):
         first = served.chat(user("a"))
         assert first.status_code == 200, "the dialogue goes on"
-    assert "a kill would lose turns of session" in caplog.text
+    assert "are not saved against a kill" in caplog.text
     assert [path.read_bytes() for path in left(run_folder)] == [b""]
     served.chat(user("a"), said(first), user("b"))
     ((_, episode),) = restarted(killed(run_folder), engine, renderer)

@@ -1,5 +1,3 @@
-"""Sessions over HTTP: tokens are never rendered again, changes open branches, and what ends is an episode."""
-
 import json
 import sys
 from collections.abc import Iterator
@@ -73,7 +71,7 @@ def test_a_dialogue_is_one_session_whose_tokens_are_never_rendered_again(served,
 
 
 def test_tokens_that_no_tokenizer_would_give_come_back_as_they_were_sampled(renderer, chatml, tiny_model, run_folder):
-    """An untrained model samples tokens that its text is never tokenised to."""
+    # An untrained model samples tokens into which its text is never tokenised.
     config = LocalEngineConfig(max_batch=4, max_context=512, threads=1)
     with (
         LocalEngine.from_pretrained(tiny_model, config=config) as engine,
@@ -122,7 +120,7 @@ def test_dialogue_states_are_those_of_the_record_with_task_and_tool_history(serv
     assert episode.messages[2].content == "46"
 
 
-def test_what_the_client_changed_opens_a_branch_that_shares_what_was_before(served, engine, run_folder):
+def test_a_changed_message_opens_a_branch_that_shares_the_earlier_turns(served, engine, run_folder):
     first = served.chat(user("a"))
     second = served.chat(user("a"), said(first), user("b"))
     changed = served.chat(user("a"), said(first), user("c"))
@@ -152,7 +150,7 @@ def named(answer: httpx.Response) -> dict[str, str]:
 
 
 def test_equal_dialogues_of_several_clients_are_not_mixed(served: Served, engine: SpokenEngine):
-    """Nothing tells them apart, so each request continues a dialogue that nobody else has continued."""
+    # Nothing distinguishes them, so each request continues a dialogue that no other request has continued.
     engine.say = lambda prompt: "four"
     with ThreadPoolExecutor(6) as clients:
         firsts = [*clients.map(lambda _: served.chat(user("a")), range(6))]
@@ -167,7 +165,7 @@ def test_equal_dialogues_of_several_clients_are_not_mixed(served: Served, engine
 
 def test_a_dialogue_taken_for_that_of_another_client_is_noticed(served: Served, engine: SpokenEngine, monkeypatch: Any):
     monkeypatch.setattr(
-        sessions_module.Sessions, "_best", lambda self, key, *_: next(iter(self._by_key.get(key, ())), None)
+        sessions_module.Sessions, "_continued_node", lambda self, key, *_: next(iter(self._by_key.get(key, ())), None)
     )
     with pytest.raises(AssertionError):
         test_equal_dialogues_of_several_clients_are_not_mixed(served, engine)
@@ -257,7 +255,7 @@ def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, en
 
 
 @pytest.mark.parametrize(("body", "param"), table(__file__, "no_verdicts"))
-def test_a_verdict_that_is_none_is_refused_and_the_session_goes_on(served: Served, body: Any, param: str):
+def test_an_invalid_verdict_is_refused_and_the_session_stays_live(served: Served, body: Any, param: str):
     first = served.chat(user("a"))
     answer = served.client.post(f"/v1/sessions/{session_of(first)}/reward", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
@@ -266,7 +264,6 @@ def test_a_verdict_that_is_none_is_refused_and_the_session_goes_on(served: Serve
 
 @pytest.fixture
 def evil_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_rewards: None) -> Iterator[str]:
-    """A module that is found, with a reward ``x``."""
     name = "evil_of_this_test"
     (tmp_path / f"{name}.py").write_text("from turntree.rewards import reward\nreward('x')(lambda sample: 0.5)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -335,7 +332,7 @@ def test_a_verdict_that_a_full_disk_does_not_take_is_given_again_and_nothing_is_
                 error = answer.json()["error"]
                 assert (answer.status_code, error["code"], error["type"]) == (507, "not_recorded", "server_error")
                 assert str(file) in error["message"]
-                assert "may not become that large" in error["message"]
+                assert "exceeds the file size limit" in error["message"]
         assert file.read_bytes() == before
     assert served.client.get(path).json()["turns"] == 2
     assert session_of(served.chat(user("a"), said(first), user("b"))) == "s", "it goes on"
@@ -415,8 +412,8 @@ def test_recorded_sessions_are_viewed_rescored_and_exported(turntree, tiny_model
             scored(served, session_of(answer), reward=seed / 2)
     assert turntree("view", run_folder, "--out", run_folder / "page.html").status == 0
     assert (run_folder / "page.html").stat().st_size > 1000
-    told = turntree("rescore", run_folder, "--reward", "few_turns")
-    assert told.status == 0, told.err
+    output = turntree("rescore", run_folder, "--reward", "few_turns")
+    assert output.status == 0, output.err
     exported = turntree("export", run_folder)
     assert exported.status == 0, exported.err
     assert "3 episodes of 1 states" in exported.out
@@ -439,15 +436,14 @@ AGAIN = [
 
 
 def called(served: Served, engine: SpokenEngine, sampled: str, arguments: str) -> str:
-    """Three turns with a client that writes the call's arguments in its own way; the session of the last."""
     engine.say = lambda prompt: f'<tool_call>\n{{"name": "calculator", "arguments": {sampled}}}\n</tool_call>'
     messages: Messages = [user("12 + 34?")]
     for _ in range(2):
         message = said(served.chat(*messages, tools=[TOOL]))
         (call,) = message["tool_calls"]
-        told = {"role": "tool", "tool_call_id": call["id"], "content": "46"}
+        output = {"role": "tool", "tool_call_id": call["id"], "content": "46"}
         written = {**call, "function": {"name": "calculator", "arguments": arguments}}
-        messages += [{"role": "assistant", "content": "", "tool_calls": [written]}, told]
+        messages += [{"role": "assistant", "content": "", "tool_calls": [written]}, output]
     return session_of(served.chat(*messages, tools=[TOOL]))
 
 
@@ -460,17 +456,17 @@ def test_a_call_written_again_is_in_the_same_dialogue(served, engine, run_folder
 
 @pytest.mark.parametrize("change", table(__file__, "other_values"))
 def test_another_value_in_a_call_is_another_dialogue(served, engine, change: str):
-    """The control."""
+    # Control.
     called(served, engine, PLAIN, json.dumps({**json.loads(PLAIN), **json.loads(change)}))
     assert len(served.gateway.sessions.live) == 3
 
 
 def test_tokens_rendered_again_would_be_noticed(served, engine, chatml, run_folder, monkeypatch):
-    """The control: letters sampled one by one, whose text a tokenizer joins."""
+    # Control: letters sampled one by one, whose text a tokenizer joins.
     letters = [token for letter in "answer" for token in chatml(letter, add_special_tokens=False)["input_ids"]]
     assert chatml("answer", add_special_tokens=False)["input_ids"] != letters
-    for find in (sessions_module.Sessions._best, lambda *_: None):
-        monkeypatch.setattr(sessions_module.Sessions, "_best", find)
+    for find in (sessions_module.Sessions._continued_node, lambda *_: None):
+        monkeypatch.setattr(sessions_module.Sessions, "_continued_node", find)
         monkeypatch.setattr(engine, "tokenizer", Letters(chatml))
         first = served.chat(user("a"))
         served.chat(user("a"), said(first), user("b"))
@@ -481,7 +477,7 @@ def test_tokens_rendered_again_would_be_noticed(served, engine, chatml, run_fold
 
 
 class Letters:
-    """A tokenizer of the policy's own, letter by letter."""
+    """A tokenizer of single letters."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

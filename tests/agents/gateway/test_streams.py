@@ -1,5 +1,3 @@
-"""Answers in pieces: the pieces together are the answer, and who goes away costs nothing."""
-
 import json
 import socket
 from typing import Any
@@ -17,7 +15,6 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"é": "ü"}}\n</tool_call>'
 
 
 def put_together(pieces: list[dict[str, Any]], index: int = 0) -> tuple[dict[str, Any], str | None]:
-    """The message and the reason that the pieces of one choice make."""
     message: dict[str, Any] = {"content": ""}
     reason = None
     for event in pieces:
@@ -64,7 +61,7 @@ def test_pieces_shown_before_they_are_settled_are_noticed(served: Served, engine
         test_no_part_of_a_stop_string_is_shown(served, engine, "three")
 
 
-def test_text_is_shown_while_the_turn_goes_on(served: Served, engine: SpokenEngine):
+def test_text_is_shown_while_the_turn_is_sampled(served: Served, engine: SpokenEngine):
     engine.held = True
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "stream": True}
     with served.client.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -79,7 +76,7 @@ def test_text_is_shown_while_the_turn_goes_on(served: Served, engine: SpokenEngi
         assert "[DONE]" in "".join(lines)
 
 
-def test_choices_are_streamed_beside_each_other_and_what_they_took_comes_last(served: Served, engine: SpokenEngine):
+def test_choices_are_streamed_interleaved_and_usage_comes_last(served: Served, engine: SpokenEngine):
     pieces = events(served.chat("x", n=2, stream=True, stream_options={"include_usage": True}).text)
     assert pieces[-1]["choices"] == []
     assert pieces[-1]["usage"]["completion_tokens"] > 0
@@ -101,7 +98,7 @@ def test_an_error_in_the_middle_of_a_stream_is_its_last_event(engine: SpokenEngi
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_place(served: Served, engine: SpokenEngine, stream: bool):
+def test_a_client_that_disconnects_frees_its_slot(served: Served, engine: SpokenEngine, stream: bool):
     engine.held = True
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}], "stream": stream}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()

@@ -1,5 +1,3 @@
-"""The text of a turn while its tokens arrive."""
-
 from typing import Any
 
 import pytest
@@ -21,19 +19,19 @@ def test_what_is_settled_has_no_mark_and_begins_none(text: str, marks: list[str]
 def test_the_text_is_that_of_the_tokens_up_to_the_stop_string(chatml: Any, text: str, stop: str, size: int):
     renderer = Renderer(chatml)
     tokens = chatml(text.encode("utf-8", "replace").decode(), add_special_tokens=False)["input_ids"]
-    said = TurnText(renderer.decode, [stop])
+    result = TurnText(renderer.decode, [stop])
     shown = ""
     for at in range(0, len(tokens), size):
-        said.add(tokens[at : at + size])
-        now = settled(said.text, [stop])
+        result.add(tokens[at : at + size])
+        now = settled(result.text, [stop])
         assert now.startswith(shown)
         shown = now
-    said.end()
+    result.end()
     whole = renderer.decode(tokens)
-    assert said.text == whole.partition(stop)[0]
-    assert said.text.startswith(shown)
-    assert said.stopped == (stop in whole)
-    if said.stopped:
-        kept = len(said.tokens)
+    assert result.text == whole.partition(stop)[0]
+    assert result.text.startswith(shown)
+    assert result.stopped == (stop in whole)
+    if result.stopped:
+        kept = len(result.tokens)
         assert stop in renderer.decode(tokens[:kept])
         assert stop not in renderer.decode(tokens[: kept - 1])

@@ -1,8 +1,4 @@
-"""Programs in containers: a container asks the policy, sees nothing else of this machine, and ends with its episode.
-
-Needs a ``docker`` that runs containers (Docker, or Podman under that name) and a static ``busybox``, which becomes the
-image: nothing is downloaded.
-"""
+"""Needs ``docker`` (Docker or Podman) and a static ``busybox``, from which the image is built without a download."""
 
 from typing import Any
 
@@ -36,12 +32,11 @@ def env(command: list[str], image: str, seconds: float = 60) -> HarnessEnv:
 
 
 async def play(played: HarnessEnv, chatml: Any, renderer: Renderer) -> Episode:
-    """Its third task, by a policy that knows the answer."""
     engine = SpokenEngine(chatml, say=lambda _: f"#### {played.task(3).answer}")
     return await rollout(played, engine, renderer, index=3, seed=7)
 
 
-async def test_a_container_asks_the_policy_and_its_answer_is_judged(chatml, renderer, busybox_image):
+async def test_a_container_asks_the_policy_and_its_answer_is_graded(chatml, renderer, busybox_image):
     episode = await play(env(["sh", "-c", ASKS], busybox_image), chatml, renderer)
     assert (episode.stop_reason, episode.failure, episode.reward) == (StopReason.DONE, "", 1.0)
     assert [str(message.role) for message in episode.messages] == ["user", "assistant"]

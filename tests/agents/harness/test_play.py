@@ -1,5 +1,3 @@
-"""A program's episodes: its dialogues with the tokens as sampled, and failures that are never rewards."""
-
 import asyncio
 import os
 import signal
@@ -47,7 +45,6 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def engine(chatml: Any) -> SpokenEngine:
-    """Knows the answer to task 3, and says it once it is asked whether it is sure."""
     return SpokenEngine(chatml, say=lambda prompt: gold() if "sure" in prompt or "say" in prompt else "let me see")
 
 
@@ -78,8 +75,8 @@ async def test_a_program_is_an_episode_with_the_tokens_as_sampled(engine, render
     assert episode.task.metadata[PROGRAM_ANSWER] == gold()
     asked = [request.prompt_ids for request in engine.asked]
     assert asked == [turn.prompt_ids for turn in episode.turns]
-    said = episode.turns[0].completion.token_ids
-    assert asked[1][: len(asked[0]) + len(said)] == asked[0] + said
+    sampled = episode.turns[0].completion.token_ids
+    assert asked[1][: len(asked[0]) + len(sampled)] == asked[0] + sampled
     assert [request.state for request in engine.asked] == dialogue_states(episode)
     assert sum(TokenView.of(episode).mask) == sum(len(turn.completion.token_ids) for turn in episode.turns)
 
@@ -100,11 +97,11 @@ async def test_the_trainers_sampling_is_the_programs_whatever_it_asks_for(engine
     assert len(first.turns) == 2
 
 
-async def test_sub_agents_are_dialogues_beside_the_one_that_ended_last(engine, renderer):
+async def test_sub_agents_are_side_dialogues_of_the_one_that_ended_last(engine, renderer):
     episode = await play(engine, renderer, "delegates")
     assert (len(episode.turns), episode.reward) == (2, 1.0)
-    assert sorted(other.messages[0].content for other in episode.others) == ["part a", "part b"]
-    for other in episode.others:
+    assert sorted(other.messages[0].content for other in episode.extra_dialogues) == ["part a", "part b"]
+    for other in episode.extra_dialogues:
         assert (len(other.turns), other.shared_turns, other.masked) == (1, 0, False)
         assert other.task == env("delegates").task(3)
     assert episode_from_dict(episode_to_dict(episode)) == episode
@@ -112,7 +109,7 @@ async def test_sub_agents_are_dialogues_beside_the_one_that_ended_last(engine, r
 
 async def test_a_branch_shares_its_first_turns(engine: SpokenEngine, renderer: Renderer) -> None:
     episode = await play(engine, renderer, "forgets")
-    (other,) = episode.others
+    (other,) = episode.extra_dialogues
     assert (len(episode.turns), len(other.turns), other.shared_turns, episode.shared_turns) == (2, 2, 1, 0)
     assert other.turns[0].completion == episode.turns[0].completion
     assert other.messages[2].content == "Are you sure?"
@@ -132,7 +129,7 @@ def shell(script: str) -> list[str]:
 BY_ITSELF = [
     ({"program": "crashes"}, StopReason.DONE, 1, "RuntimeError: the disk is full"),
     ({"program": "exits"}, StopReason.DONE, 1, "the program raised SystemExit: 0"),
-    ({"program": "silent"}, StopReason.DONE, 0, "without a turn of the policy"),
+    ({"program": "silent"}, StopReason.DONE, 0, "without asking the policy"),
     ({"program": "asks_many", "limits": Limits(max_turns=3)}, StopReason.MAX_TURNS, 0, "400"),
     ({"program": "begins_too_long"}, StopReason.MAX_TOKENS, 0, "400"),
     ({"program": "ends_itself"}, StopReason.DONE, 1, "it is over"),
@@ -142,16 +139,15 @@ BY_ITSELF = [
     ({"command": shell("kill -9 0")}, StopReason.DONE, 0, "status -9"),
     ({"command": shell("kill -9 1; kill -9 $PPID; sleep 1; exit 3")}, StopReason.DONE, 0, "status"),
 ]
-"""What a program does by itself, how its episode ends, its turns, and what is noted."""
 
 
-@pytest.mark.parametrize(("fields", "stop", "turns", "said"), BY_ITSELF)
-async def test_what_a_program_causes_by_itself_is_0_and_never_masked(engine, renderer, fields, stop, turns, said):
+@pytest.mark.parametrize(("fields", "stop", "turns", "expected"), BY_ITSELF)
+async def test_what_a_program_causes_by_itself_is_0_and_never_masked(engine, renderer, fields, stop, turns, expected):
     episode = await play(engine, renderer, **fields)
     assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
     assert len(episode.turns) == turns
-    assert said in episode.task.metadata[PROGRAM_ERROR]
-    assert said in program_error(episode)
+    assert expected in episode.task.metadata[PROGRAM_ERROR]
+    assert expected in program_error(episode)
     assert all(status in (404, 405) for status in programs.ANSWERS)
     output = to_output(episode, weights_version=0, filler_id=0)
     assert (output.reward_score, output.masked) == (0.0, False)
@@ -176,7 +172,6 @@ def test_a_prompt_that_no_argument_can_be_goes_by_standard_input(prompt: str) ->
 
 @pytest.fixture
 def mark() -> Iterator[str]:
-    """A mark of processes, which are gone at the end."""
     mark = f"{time.time_ns()}"
     yield mark
     for pid in hiding.alive(mark):
@@ -184,7 +179,7 @@ def mark() -> Iterator[str]:
 
 
 def below(monkeypatch: pytest.MonkeyPatch, supervised: str) -> None:
-    """How commands are supervised: as the kernel allows, or by adopting orphans alone."""
+    # Supervised as the kernel allows, or only by adopting orphans.
     if supervised == "adopting":
         alone = "from turntree.agents.harness import supervisor; supervisor._run_apart = lambda *_: False; main()"
         monkeypatch.setattr(supervisor, "_BOOT", supervisor._BOOT.replace("main()", alone))
@@ -208,7 +203,7 @@ async def test_nothing_that_a_program_began_is_left_however_it_hides(
 
 
 async def keys_of_others(engine: SpokenEngine, renderer: Renderer, folder: Path) -> tuple[list[str], set[str]]:
-    """Number of other programs' keys that each of two programs finds, and their namespaces of process ids."""
+    # Number of other programs' keys that each of two programs finds, and their PID namespaces.
     command = [sys.executable, stealing.__file__, str(folder)]
     plays = (play(engine, renderer, command=command, sampling=Sampling(seed=seed)) for seed in range(2))
     answers = [episode.task.metadata[PROGRAM_ANSWER].split() for episode in await asyncio.gather(*plays)]
@@ -241,7 +236,9 @@ def _spinning() -> bool:
     return any(frame.f_code is programs.spins.__code__ for frame in frames)
 
 
-async def test_a_lost_turn_is_a_failure_although_the_program_went_on(engine: SpokenEngine, renderer: Renderer) -> None:
+async def test_a_failed_turn_is_a_failure_although_the_program_continued(
+    engine: SpokenEngine, renderer: Renderer
+) -> None:
     class Dying:
         async def generate(self, request: TurnRequest) -> Any:
             if len(engine.asked) == 1:
@@ -254,7 +251,7 @@ async def test_a_lost_turn_is_a_failure_although_the_program_went_on(engine: Spo
     assert episode.failure == "OSError: the replica is gone"
 
 
-async def test_a_lost_turn_that_was_asked_for_again_is_none(engine: SpokenEngine, renderer: Renderer) -> None:
+async def test_a_failed_turn_that_was_sampled_again_is_no_failure(engine: SpokenEngine, renderer: Renderer) -> None:
     class Stumbling:
         async def generate(self, request: TurnRequest) -> Any:
             engine.error = None if engine.asked else OSError("once")
@@ -268,7 +265,7 @@ async def test_a_lost_turn_that_was_asked_for_again_is_none(engine: SpokenEngine
 async def test_a_program_that_hangs_is_a_failure_and_can_ask_no_more(engine: SpokenEngine, renderer: Renderer) -> None:
     episode = await play(engine, renderer, "hangs", seconds=2.0)
     assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.TIMEOUT)
-    assert "no answer after 2 s" in episode.failure
+    assert "did not answer within 2 s" in episode.failure
     asked = len(engine.asked)
     programs.RELEASED.set()
     await asyncio.to_thread(eventually, lambda: bool(programs.ANSWERS), 20)
@@ -330,16 +327,16 @@ async def test_a_real_engine_plays_the_same_program_twice_alike(tiny_model: Path
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
-        ({}, "give one of program=MODULE:NAME and command"),
+        ({}, "expected either program=MODULE:NAME or command"),
         ({"program": "gone"}, "got 'programs:gone'"),
         ({"program": "user"}, "has the parameters text"),
         ({"program": "silent", "seconds": 0}, "seconds must be positive"),
         ({"command": ""}, "command is empty"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(Exception, match=said) as error:
+def test_bad_input_is_refused_in_one_line(fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(Exception, match=expected) as error:
         env(**{"seconds": 60, **fields})
     assert "\n" not in str(error.value)

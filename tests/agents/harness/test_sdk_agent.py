@@ -1,5 +1,3 @@
-"""The agent of the example, in a public SDK: its tools and turns against an engine whose words are given."""
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The SDK's package is called as this repository's folder is, which pytest may look into first."""
+    # The SDK's package has the name of this repository's folder, which pytest may find first.
     monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != ROOT])
     module = load("sdk_agent")
     monkeypatch.setitem(sys.modules, "sdk_agent", module)
@@ -44,4 +42,4 @@ async def test_an_agent_of_an_sdk_is_played_as_it_is(agent, chatml, renderer, wo
     assert (episode.stop_reason, episode.failure, episode.reward) == (StopReason.DONE, "", reward)
     assert [message.content for message in episode.messages if message.role == "tool"] == tool
     assert [turn.text for turn in episode.turns] == words[: len(tool) + 1]
-    assert not episode.others
+    assert not episode.extra_dialogues

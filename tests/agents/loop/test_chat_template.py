@@ -1,5 +1,3 @@
-"""What well-known chat templates need, and dialogues that their models meet in the field."""
-
 import json
 import logging
 from pathlib import Path
@@ -86,7 +84,7 @@ def test_a_history_of_calls_is_rendered_with_whatever_ids_it_has(name: str) -> N
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_looks_like_a_template_in_a_message_is_text(name: str) -> None:
-    """The control: written as the policy writes it, the same text has tokens of the template."""
+    """Control: written by the policy, the same text has the template's tokens."""
     renderer = field_renderer(name)
     special = set(renderer.tokenizer.added_tokens_decoder)
 
@@ -105,7 +103,7 @@ def test_what_looks_like_a_template_in_a_message_is_text(name: str) -> None:
 
 
 def everywhere(put: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    """A dialogue's beginning, what comes after a turn, and tools, with the next text of ``put`` wherever one can be."""
+    # A beginning, an observation and tools, with the next text of ``put`` wherever a text may be.
     call = {
         "type": "function",
         "id": put(),
@@ -136,7 +134,7 @@ def everywhere(put: Any) -> tuple[list[Any], list[Any], list[Any]]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_no_token_of_a_template_comes_from_a_text_wherever_it_stands(name: str, monkeypatch: Any) -> None:
-    """The control: without the seams the same texts have tokens of the template."""
+    """Control: without the seams the same texts have the template's tokens."""
     renderer, random = field_renderer(name), Random(7)
     kept = renderer.template.answer_marks.tokens
     special = {renderer.tokenizer.convert_tokens_to_ids(token) for token in renderer.template.marks.tokens}
@@ -213,7 +211,6 @@ def test_the_templates_themselves_refuse_what_is_fitted() -> None:
 
 
 async def ended(folder: Path | None, *, before: str = "Fine.") -> str:
-    """A turn of a policy that goes on behind an end token that only the model's own files name."""
     renderer = field_renderer("Llama 3.1", folder)
     end, others = "<|eom_id|>", renderer.tokenizer("and on and on", add_special_tokens=False)["input_ids"]
     said = renderer.template.tokens(before + end) + tuple(others)

@@ -1,5 +1,3 @@
-"""A customer whose words a language model samples: scripted here, and a tiny model."""
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +14,12 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.environments import env_maker
-from turntree.agents.loop.engine_user import LEAVE, EngineSimulatedUser, as_heard
+from turntree.agents.loop.engine_user import LEAVE, EngineSimulatedUser, users_view
 from turntree.agents.loop.env_settings import opened
 from turntree.agents.loop.participants import EngineParticipant, Said
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
-from turntree.agents.verl.config.env_keys import check_env
+from turntree.agents.verl.config.checks import check_env
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.dataset import make_env
 from turntree.envs import Message, Role, Task, ToolCall
@@ -33,7 +31,6 @@ SHOP = "turntree/RetailService-v0"
 
 
 def listener(renderer: Renderer, *texts: str) -> RecordingEngine:
-    """An engine that says the texts of a list and remembers what it was asked."""
     return RecordingEngine(ScriptedEngine(texts, renderer.tokenizer))
 
 
@@ -64,15 +61,13 @@ def test_a_simulated_user_hears_the_agent_and_says_its_own_words_and_no_tool() -
         Message(role=Role.TOOL, content="Error: malformed"),
         Message(role=Role.ASSISTANT, content="Which one?"),
     ]
-    assert as_heard(dialogue) == [
+    assert users_view(dialogue) == [
         {"role": "assistant", "content": "My mug?"},
         {"role": "user", "content": "Which one?"},
     ]
 
 
-def test_a_dialogue_goes_on_until_the_simulated_user_leaves(
-    renderer: Renderer, thread: EventThread, shop: Path
-) -> None:
+def test_a_dialogue_goes_on_until_the_simulated_user_leaves(renderer, thread, shop):
     engine = listener(renderer, "My mug is broken.", "Number 1.", f"Thanks. {LEAVE}")
     env = RetailService(
         data=shop, simulated_user=EngineSimulatedUser(EngineParticipant(engine, renderer), thread), system_prompt=""
@@ -159,11 +154,11 @@ def test_a_served_model_plays_from_plain_values(shop: Path) -> None:
     opened.cache_clear()
 
 
-@pytest.mark.parametrize(("described", "complaint"), table(__file__, "customers"))
+@pytest.mark.parametrize(("described", "complaint"), table(__file__, "simulated_users"))
 def test_a_simulated_user_that_makes_no_sense_is_refused(described: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         env_maker(SHOP, {"simulated_user": described})
     with pytest.raises(ConfigError, match=complaint):
         make_env(SHOP, {"simulated_user": described})
-    with pytest.raises(ConfigError, match=rf"env_kwargs \({SHOP}\): customer.*{complaint}"):
+    with pytest.raises(ConfigError, match=rf"env_kwargs \({SHOP}\): simulated_user.*{complaint}"):
         check_env(SHOP, {"simulated_user": described}, "turntree.env_kwargs")

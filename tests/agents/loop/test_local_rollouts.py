@@ -22,7 +22,7 @@ SIZE = {"max_batch": 8, "max_context": 256, "threads": 1}
 
 
 class Hints(Env):
-    """Gives a hint after every turn, which tells what was said; from some turn on it is another one."""
+    # Gives a hint after every turn that repeats the turn; from turn ``at`` on it is another hint.
 
     def __init__(self, changed_from_turn: int = 99) -> None:
         super().__init__(limits=Limits(max_turns=3, max_turn_tokens=12))
@@ -38,7 +38,6 @@ class Hints(Env):
 
 
 def play(engine: Any, tokenizer: Any, seed: int, sampling: Sampling = SAMPLING, **changes: int) -> list[Episode]:
-    """Two dialogues of each of four tasks."""
     how = {"samples": 2, "sampling": sampling, "seed": seed, "concurrency": 4}
     return asyncio.run(evaluate(lambda: Hints(**changes), engine, Renderer(tokenizer), range(4), **how))
 
@@ -52,7 +51,6 @@ def said(episodes: list[Episode]) -> list[list[tuple[int, ...]]]:
     [(0, False), (1, True), *(pytest.param(*both, marks=pytest.mark.release) for both in ((0, True), (1, False)))],
 )
 def test_dialogues_are_equal_token_for_token_with_and_without_speculation(tiny_model, chatml, temperature, chain):
-    """In float32, drafts being chains or trees."""
     sampling = Sampling(temperature=temperature)
     drafts = Speculation(min_probability=0.05, chain=chain, adaptive=False)
     plain, *drafted = (LocalEngineConfig(speculation=speculation, **SIZE) for speculation in (None, drafts))
@@ -88,7 +86,7 @@ def shake(engine: LocalEngine, model: Path, by: float) -> None:
     engine.update_weights([(name, value + by * torch.randn_like(value)) for name, value in named.items()])
 
 
-@pytest.mark.parametrize("mode", ["exact", "replay"])
+@pytest.mark.parametrize("mode", ["rejection_sampling", "same_seed"])
 def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(engine, chatml, mode):
     reuse = reusing(engine, mode)
     first = play(reuse, chatml, seed=1)
@@ -103,7 +101,7 @@ def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(engin
 
 
 def test_reuse_goes_on_as_long_as_the_observation_is_reproduced(engine: LocalEngine, chatml: Any) -> None:
-    reuse = reusing(engine, "replay")
+    reuse = reusing(engine, "same_seed")
     first = play(reuse, chatml, seed=1)
     reuse.close_step()
     changed = play(reuse, chatml, seed=2, changed_from_turn=2)
@@ -115,7 +113,7 @@ def test_reuse_goes_on_as_long_as_the_observation_is_reproduced(engine: LocalEng
     assert reuse.stats.drafted_turns == 2 * len(first)
 
 
-@pytest.mark.parametrize("mode", ["exact", "lenient", "replay"])
+@pytest.mark.parametrize("mode", ["rejection_sampling", "spec_rl", "same_seed"])
 def test_a_moved_policy_gives_sound_episodes(engine: LocalEngine, chatml: Any, tiny_model: Path, mode: str) -> None:
     reuse = reusing(engine, mode, top_k=300, **({"bias": 0.5} if mode == "spec_rl" else {}))
     for epoch in range(3):
@@ -132,10 +130,8 @@ def test_a_moved_policy_gives_sound_episodes(engine: LocalEngine, chatml: Any, t
 
 
 class Forgetful(Hints):
-    """Shortens the dialogue every two turns."""
-
-    def __init__(self, room: int | None = None) -> None:
-        Env.__init__(self, limits=Limits(max_turns=5, max_turn_tokens=12, max_episode_tokens=room))
+    def __init__(self, max_tokens: int | None = None) -> None:
+        Env.__init__(self, limits=Limits(max_turns=5, max_turn_tokens=12, max_episode_tokens=max_tokens))
         self.changed_from_turn = 99
 
     def compact(self) -> list[Message] | None:
@@ -144,7 +140,7 @@ class Forgetful(Hints):
 
 
 def logprobs(model: Any, prompt: tuple[int, ...], response: tuple[int, ...]) -> list[float]:
-    """Log-probability of each token of a response, by one pass over the whole."""
+    # Log-probability of each token of a response, by one pass over the whole.
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits, -1)[range(len(response)), list(response)].tolist()

@@ -41,7 +41,6 @@ def whole(tokenizer: Any, messages: list[dict[str, Any]], tools: Any = None) -> 
 
 
 def heard(renderer: Renderer, messages: list[dict[str, Any]]) -> str:
-    """What stands behind a turn that has ended when some messages have come."""
     prompt = renderer.initial(ASKED)
     return renderer.decode(renderer.extend(prompt, (renderer.stop_token_ids[0],), messages)[len(prompt) :])
 
@@ -146,7 +145,7 @@ def test_a_template_whose_turns_end_where_the_next_begins_gets_no_token_twice() 
 @pytest.mark.parametrize(
     ("template", "eos", "says"),
     [
-        (None, "<|im_end|>", "no chat template, as that of a base model: take the model's instruct"),
+        (None, "<|im_end|>", "no chat template, like that of a base model: use the model's instruct"),
         *table(__file__, "impossible_templates"),
     ],
 )

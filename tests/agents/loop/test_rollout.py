@@ -84,17 +84,17 @@ async def test_each_turn_draws_with_its_own_seed_derived_from_the_episodes(rende
 
 
 async def test_a_turn_gets_what_the_limits_leave(renderer: Renderer) -> None:
-    async def rooms(**limits: Any) -> list[int]:
+    async def limits_of(**limits: Any) -> list[int]:
         _, engine = await play(renderer, "call 4", "5", limits=Limits(**limits), sampling=Sampling(max_tokens=30))
         return [request.sampling.max_tokens for request in engine.asked]
 
     episode, _ = await play(renderer, "call 4", "5")
     first, second = (len(turn.prompt_ids) for turn in episode.turns)
-    assert await rooms(max_turn_tokens=40) == [40, 40]
-    assert await rooms(max_turn_tokens=None) == [30, 30]
-    assert await rooms(max_turn_tokens=40, max_episode_tokens=100) == [40, 40]
-    assert await rooms(max_turn_tokens=40, max_episode_tokens=35) == [35, 35 - (second - first)]
-    assert await rooms(max_turn_tokens=40, max_context_tokens=first + 35) == [35, 35 - (second - first)]
+    assert await limits_of(max_turn_tokens=40) == [40, 40]
+    assert await limits_of(max_turn_tokens=None) == [30, 30]
+    assert await limits_of(max_turn_tokens=40, max_episode_tokens=100) == [40, 40]
+    assert await limits_of(max_turn_tokens=40, max_episode_tokens=35) == [35, 35 - (second - first)]
+    assert await limits_of(max_turn_tokens=40, max_context_tokens=first + 35) == [35, 35 - (second - first)]
     _, engine = await play(renderer, "5", env=Adder(max_turn_tokens=17))
     assert engine.asked[0].sampling.max_tokens == 17, "the environment's own hold where none are given"
 
@@ -154,8 +154,8 @@ async def plays_on(renderer: Renderer, index: int, env: Any, **options: Any) -> 
 
 
 ESCAPES = [(kind, index) for index, task in enumerate(TASKS) for kind in (Escaping, Quick)]
+#: in the event loop, which runs in the main thread, an interrupt is the user's
 ESCAPES = [(kind, index) for kind, index in ESCAPES if kind is Escaping or "interrupt" not in TASKS[index]]
-"""In the event loop, which is the main thread's, an interrupt is the user's."""
 
 
 @pytest.mark.parametrize(("kind", "index"), ESCAPES)

@@ -10,7 +10,6 @@ MARKS = ["<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>"
 
 
 async def outcome(tool_format: str) -> tuple[str, float]:
-    """What the calculator said and the reward, of a policy that writes as gpt-oss does."""
     tokenizer = make_tokenizer(CHATML, special=["<|im_start|>", "<|im_end|>", *MARKS], eos="<|im_end|>")
     env = make("turntree/Arithmetic-v0", tool_format=tool_format)
     task = env.unwrapped.task(0)
@@ -24,7 +23,7 @@ async def outcome(tool_format: str) -> tuple[str, float]:
 
 
 async def test_special_tokens_are_kept_for_a_format_that_is_made_of_them() -> None:
-    """The control: read in a format of plain text, the same turns call nothing."""
+    """Control: parsed in a plain-text format, the same turns call nothing."""
     heard, reward = await outcome("harmony")
     assert (heard, reward > 0) == ("42", True)
     assert "42" not in (await outcome("hermes"))[0]

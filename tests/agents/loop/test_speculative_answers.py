@@ -25,7 +25,7 @@ TURNS = 6
 
 
 class Echo(Env):
-    """Counts the letters that were said, from some turn on in other words; the steps of all copies are counted."""
+    # Counts letters, from some turn on in other words; the steps of all copies are counted.
 
     forkable = True
 
@@ -66,7 +66,6 @@ def say_length(prompt: tuple[int, ...]) -> str:
 
 
 def say_other(prompt: tuple[int, ...]) -> str:
-    """As ``say_length``, and something else after a long prompt."""
     return say_length(prompt) if len(prompt) < 45 else "b"
 
 
@@ -80,7 +79,6 @@ def told(episode: Episode) -> list[Any]:
 
 
 def test_the_tool_calls_of_an_episode_that_goes_as_a_stored_one_are_made_at_once(chatml: Any) -> None:
-    """Each waits until all have begun."""
     stored, engine = StoredEpisodes(), ScriptedEngine(say_length, chatml)
     first = play(Echo(), engine, chatml, stored)
     assert len(first.turns) == TURNS
@@ -95,7 +93,6 @@ def test_the_tool_calls_of_an_episode_that_goes_as_a_stored_one_are_made_at_once
 
 @pytest.mark.parametrize("changed", [1, 3, TURNS])
 def test_an_answer_that_changed_ends_the_forecast(chatml: Any, changed: int) -> None:
-    """A copy of another environment answers as that one does, so the answer is the changed one."""
     stored, engine = StoredEpisodes(), ScriptedEngine(say_length, chatml)
     play(Echo(), engine, chatml, stored)
     env = Echo(changed_from_turn=changed)
@@ -105,7 +102,7 @@ def test_an_answer_that_changed_ends_the_forecast(chatml: Any, changed: int) -> 
 
 
 class Drifting(Echo):
-    """Counts on from where the process's last episode ended, which no snapshot has: a defect of its author's."""
+    # Continues from the process's last episode, which no snapshot holds: a defect of its author.
 
     forkable = True
     drift = 0
@@ -117,7 +114,7 @@ class Drifting(Echo):
 
 
 def test_a_forecast_that_is_believed_against_its_answers_gives_another_episode(chatml, monkeypatch):
-    """Its later copies began where the stored episode was, not where this one is."""
+    """Control of the test above."""
 
     def letters(turn: int, stored: StoredEpisodes) -> int:
         episode = play(Drifting(), ScriptedEngine(lambda prompt: "aaaa", chatml), chatml, stored)
@@ -149,7 +146,6 @@ def test_a_turn_that_changed_takes_from_the_forecast_only_what_was_said_before(c
 
 
 def test_the_first_call_is_made_early_where_all_stored_episodes_made_the_same(chatml: Any) -> None:
-    """Its turn is requested only when the call has been made."""
     stored, env = StoredEpisodes(), Echo()
 
     class Waiting(ScriptedEngine):
@@ -182,7 +178,7 @@ def test_an_environment_that_is_not_forkable_takes_no_step_that_the_episode_does
 
 @pytest.fixture
 def patient(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalEngine]:
-    """An engine whose steps begin late enough that what is asked for at once is all there."""
+    # Its steps begin late enough that all concurrent requests have arrived.
     config = LocalEngineConfig(dtype="float64", speculation=None, max_batch=8, max_context=256, threads=1)
     with LocalEngine.from_pretrained(tiny_model, config=config) as engine:
         step = engine._core.step
@@ -191,7 +187,7 @@ def patient(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
 
 
 @pytest.mark.parametrize("kind", [Echo, Outside])
-@pytest.mark.parametrize("mode", ["replay", "exact"])
+@pytest.mark.parametrize("mode", ["same_seed", "rejection_sampling"])
 def test_an_episode_that_is_reproduced_whole_needs_two_passes_whatever_its_turns(patient, chatml, mode, kind):
     def passes(early: bool) -> tuple[float, bool]:
         config = ReuseConfig(mode=ReuseMode(mode), top_k=1000, early=early)

@@ -1,5 +1,3 @@
-"""Thoughts that are too long: closed, answered after, and not learnt from where they were closed."""
-
 import asyncio
 from pathlib import Path
 from typing import Any
@@ -55,7 +53,7 @@ async def test_a_thought_that_is_too_long_is_closed_and_the_answer_goes_on() -> 
     ids=["a thought that has ended", "a turn without a thought", "a thought within the bound"],
 )
 async def test_nothing_else_is_closed(text: str, template: str, most: int) -> None:
-    """The control: the second half is asked for where a turn goes on, and nothing is put between."""
+    """Control: the second half is requested if a turn continues, and nothing is inserted."""
     _, episode = await played(text, template=template, most=most)
     assert episode.turns[0].completion.forced == ()
     assert "\n</think>" not in episode.turns[0].text

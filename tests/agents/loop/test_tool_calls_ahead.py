@@ -1,5 +1,3 @@
-"""Calls of turns that are not sampled yet: made where they leave no trace, used where the turn is the foreseen."""
-
 import asyncio
 import math
 import pickle
@@ -30,7 +28,7 @@ def call(item: str, words: str = "") -> str:
 
 
 class Counting(Env):
-    """Names prices, and counts what its tool was asked, in all copies; the length of what was said is its state."""
+    # Returns prices and counts its calls in all copies; the length of all texts so far is its state.
 
     static_attributes = Env.static_attributes | {"asked", "broken"}
 
@@ -72,8 +70,6 @@ class Counting(Env):
 
 
 class Forkable(Counting):
-    """Its count is of no concern to an episode."""
-
     forkable = True
 
 
@@ -86,14 +82,13 @@ def pure() -> Counting:
 
 
 class Waiting(ScriptedEngine):
-    """Waits in its first turn until what was begun at the reset is so far."""
+    # Waits in its first turn until what began at the reset is done.
 
     def __init__(self, script: Sequence[str], tokenizer: Any, begun: Callable[[], bool]) -> None:
         super().__init__(script, tokenizer)
         self._begun = begun
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """The next text."""
         begun, self._begun = self._begun, lambda: True
         for _ in range(30_000):
             if begun():
@@ -119,8 +114,7 @@ def play(
     return asyncio.run(roll)
 
 
-def past(make: Callable[[], Counting], tokenizer: Any, *scripts: Sequence[str]) -> StoredEpisodes:
-    """Episodes of other samples of the task."""
+def stored_runs(make: Callable[[], Counting], tokenizer: Any, *scripts: Sequence[str]) -> StoredEpisodes:
     stored = StoredEpisodes()
     for script in scripts:
         play(make(), script, tokenizer, calls=ToolCallsAhead(), stored=stored)
@@ -146,7 +140,7 @@ LONG = (call("pen"), call("book"), call("paper"), "done")
 @pytest.mark.parametrize("make", [forking, pure])
 def test_a_call_that_does_not_come_is_thrown_away(chatml: Any, make: Callable[[], Counting]) -> None:
     expected, calls, env = play(make(), SCRIPT, chatml), ToolCallsAhead(), make()
-    stored = past(make, chatml, *[(call("penny"), call("books"), "done")] * 2)
+    stored = stored_runs(make, chatml, *[(call("penny"), call("books"), "done")] * 2)
     episode = play(env, SCRIPT, chatml, calls=calls, begun=partial(asked, env, 2), stored=stored)
     assert said(episode) == said(expected)
     assert counts(calls) == (2, 0, 2)
@@ -155,9 +149,9 @@ def test_a_call_that_does_not_come_is_thrown_away(chatml: Any, make: Callable[[]
 
 @pytest.mark.parametrize("kind", [Counting, type("Heir", (Forkable,), {})])
 def test_a_tool_that_says_nothing_of_its_effects_never_runs_ahead(chatml: Any, kind: type[Counting]) -> None:
-    """Neither is forkable: that is never inherited. The control is the tool that says that it is pure."""
+    """Control: the tool that is declared pure."""
     for make, early in ((kind, 0), (pure, 3)):
-        stored, calls, env = past(make, chatml, LONG, LONG), ToolCallsAhead(), make()
+        stored, calls, env = stored_runs(make, chatml, LONG, LONG), ToolCallsAhead(), make()
         play(env, ("done",), chatml, calls=calls, begun=partial(asked, env, early), stored=stored)
         assert sorted(env.asked) == ["book", "paper", "pen"][:early]
         assert counts(calls) == (early, 0, early)
@@ -182,7 +176,7 @@ def test_the_pure_calls_of_a_turn_run_ahead_beside_impure_ones_that_do_not(chatm
         return env
 
     turn = call("pen") + '<tool_call>\n{"name": "write", "arguments": {"text": "pen"}}\n</tool_call>'
-    stored, calls, env = past(make, chatml, *[(turn, "done")] * 2), ToolCallsAhead(), make()
+    stored, calls, env = stored_runs(make, chatml, *[(turn, "done")] * 2), ToolCallsAhead(), make()
     written.clear()
     episode = play(env, (turn, "done"), chatml, calls=calls, begun=partial(asked, env, 1), stored=stored)
     assert [message.content for message in episode.turns[0].observation] == ["3", "ok"]
@@ -192,7 +186,7 @@ def test_the_pure_calls_of_a_turn_run_ahead_beside_impure_ones_that_do_not(chatm
 
 def test_a_pure_call_is_used_whatever_else_its_turn_says_and_only_for_the_same_bytes(chatml: Any) -> None:
     env, calls = pure(), ToolCallsAhead()
-    stored = past(pure, chatml, *[(call("pen"), call("\\u00e4 "), "done")] * 2)
+    stored = stored_runs(pure, chatml, *[(call("pen"), call("\\u00e4 "), "done")] * 2)
     script = (call("pen", "I think "), call("ä"), "done")
     episode = play(env, script, chatml, calls=calls, begun=partial(asked, env, 2), stored=stored)
     assert [turn.observation[0].content for turn in episode.turns[:2]] == ["3", "1"]
@@ -201,22 +195,22 @@ def test_a_pure_call_is_used_whatever_else_its_turn_says_and_only_for_the_same_b
 
 def test_a_pure_call_that_was_made_ahead_answers_once(chatml: Any) -> None:
     env, script = pure(), (call("pen"), call("pen"), "done")
-    stored = past(pure, chatml, script, script)
+    stored = stored_runs(pure, chatml, script, script)
     episode = play(env, script, chatml, calls=ToolCallsAhead(), begun=partial(asked, env, 1), stored=stored)
     assert [turn.observation[0].content for turn in episode.turns[:2]] == ["3", "3"]
     assert env.asked == ["pen", "pen"]
 
 
 def test_calls_ahead_without_stored_episodes_are_refused(chatml: Any) -> None:
-    with pytest.raises(ValueError, match=r"give stored=StoredEpisodes\(\), too"):
+    with pytest.raises(ValueError, match=r"pass stored=StoredEpisodes\(\) too"):
         play(pure(), SCRIPT, chatml, calls=ToolCallsAhead())
 
 
 @pytest.mark.parametrize("believed", [False, True])
 def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch, believed):
-    """The control believes the fork, which has not seen the change."""
+    """Control: trusts the fork, which has not seen the change."""
     script = (call("pen"), "done")
-    stored, calls, env = past(forking, chatml, script, script), ToolCallsAhead(), forking()
+    stored, calls, env = stored_runs(forking, chatml, script, script), ToolCallsAhead(), forking()
 
     def begun() -> bool:
         if env.asked:
@@ -234,7 +228,7 @@ def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch,
 @pytest.mark.parametrize("item", ["air", "line"])
 def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again(chatml, make, item):
     script = (call(item), "done")
-    stored, calls, env = past(make, chatml, script, script), ToolCallsAhead(), make()
+    stored, calls, env = stored_runs(make, chatml, script, script), ToolCallsAhead(), make()
     env.broken = int(item == "line")
     episode = play(env, script, chatml, calls=calls, begun=partial(asked, env, 1), stored=stored)
     assert not episode.failure
@@ -243,7 +237,7 @@ def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again
 
 
 def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> None:
-    """Each call is late; ahead it has ended when its turn comes. The control has a deadline that none misses."""
+    """Control: a deadline that no call misses."""
     deadline = patience(0.1)
     for seconds, answer in ((deadline, "Error: price took longer"), (1000.0, "3")):
         ended: dict[int, str] = {}
@@ -267,7 +261,7 @@ def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> Non
             return env
 
         script = (call("pen"), "done")
-        alone, stored = play(make(), script, chatml), past(make, chatml, script, script)
+        alone, stored = play(make(), script, chatml), stored_runs(make, chatml, script, script)
         assert [str(turn.observation[0].content)[: len(answer)] for turn in alone.turns[:1]] == [answer]
         calls, env = ToolCallsAhead(), make()
         ended.pop(id(env), None)
@@ -278,7 +272,6 @@ def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> Non
 
 
 def test_an_episode_whose_seconds_are_bounded_makes_no_calls_ahead(chatml: Any) -> None:
-    """What it saved it would have left."""
     for seconds, made in ((1000.0, 0), (None, 1)):
 
         def make(seconds: float | None = seconds) -> Counting:
@@ -287,13 +280,13 @@ def test_an_episode_whose_seconds_are_bounded_makes_no_calls_ahead(chatml: Any) 
             return env
 
         script = (call("pen"), "done")
-        calls, env, stored = ToolCallsAhead(), make(), past(make, chatml, script, script)
+        calls, env, stored = ToolCallsAhead(), make(), stored_runs(make, chatml, script, script)
         play(env, script, chatml, calls=calls, begun=partial(asked, env, made), stored=stored)
         assert counts(calls)[0] == made
 
 
 class Till(Toolset):
-    """Is open from its first call on, or where it is restored open; all copies are counted."""
+    # Open from its first call on, or if it is restored open; all copies are counted.
 
     opened = closed = 0
 
@@ -321,8 +314,6 @@ class Till(Toolset):
 
 
 class Paying(Forkable):
-    """Its tool has state."""
-
     forkable = True
     toolsets = (Till(),)
 
@@ -333,7 +324,7 @@ def test_what_forks_open_is_closed_whether_they_are_used_or_not(chatml: Any) -> 
 
     usual = (pay("a"), pay("b"), pay("c"), "done")
     for script, used in ((usual, 3), ((pay("a"), pay("x"), "done"), 1), (("done",), 0)):
-        stored, calls, env = past(Paying, chatml, usual, usual), ToolCallsAhead(), Paying()
+        stored, calls, env = stored_runs(Paying, chatml, usual, usual), ToolCallsAhead(), Paying()
         Till.opened = Till.closed = 0
         assert not play(env, script, chatml, calls=calls, stored=stored).failure
         assert (calls.made, calls.used) == (3, used)
@@ -345,8 +336,6 @@ def test_a_fork_in_the_middle_of_a_step_is_closed_when_that_ends(chatml: Any) ->
     gate, closed = threading.Event(), []
 
     class Held(Forkable):
-        """The fork that makes the call waits; the one that says the last words does not."""
-
         forkable = True
         static_attributes = Forkable.static_attributes | {"held", "waited"}
         held = waited = False
@@ -364,7 +353,7 @@ def test_a_fork_in_the_middle_of_a_step_is_closed_when_that_ends(chatml: Any) ->
                 closed.append("closed")
             super().close_episode()
 
-    stored, calls, env = past(Held, chatml, *[(call("pen"), "done")] * 2), ToolCallsAhead(), Held()
+    stored, calls, env = stored_runs(Held, chatml, *[(call("pen"), "done")] * 2), ToolCallsAhead(), Held()
     env.held = True
     play(env, ("done",), chatml, calls=calls, begun=partial(asked, env, 1), stored=stored)
     assert (counts(calls), closed) == ((1, 0, 1), [])
@@ -374,8 +363,7 @@ def test_a_fork_in_the_middle_of_a_step_is_closed_when_that_ends(chatml: Any) ->
 
 @pytest.mark.parametrize("make", [forking, pure])
 def test_one_thread_for_all_is_enough(chatml: Any, make: Callable[[], Counting]) -> None:
-    """The step waits for no call that waits for its thread."""
-    stored = past(make, chatml, LONG, LONG)
+    stored = stored_runs(make, chatml, LONG, LONG)
     with ThreadPoolExecutor(1) as alone:
         episode = play(make(), SCRIPT, chatml, calls=ToolCallsAhead(), executor=alone, stored=stored)
     assert not episode.failure
@@ -386,7 +374,7 @@ def test_of_a_turn_no_more_pure_calls_run_ahead_than_the_episode_may_make(chatml
     env, calls = pure(), ToolCallsAhead()
     script = (call("pen"), "".join(map(call, ("a", "bb", "ccc", "dddd"))))
     begun = partial(asked, env, 4)
-    episode = play(env, script, chatml, calls=calls, begun=begun, stored=past(pure, chatml, script, script))
+    episode = play(env, script, chatml, calls=calls, begun=begun, stored=stored_runs(pure, chatml, script, script))
     assert len(episode.turns[1].observation) == 2
     assert sorted(env.asked) == ["a", "bb", "ccc", "pen"]
     assert counts(calls) == (4, 3, 1)
@@ -394,9 +382,9 @@ def test_of_a_turn_no_more_pure_calls_run_ahead_than_the_episode_may_make(chatml
 
 @pytest.mark.parametrize("make", [forking, pure])
 def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(chatml, make):
-    """The control, whose store has no episode of the task, makes none before its turn."""
+    """Control: a store without episodes of the task."""
     expected = said(play(make(), LONG, chatml))
-    for stored, early in ((past(make, chatml, LONG, LONG), 3), (StoredEpisodes(), 0)):
+    for stored, early in ((stored_runs(make, chatml, LONG, LONG), 3), (StoredEpisodes(), 0)):
         calls, env = ToolCallsAhead(), make()
         seen = []
 
@@ -414,23 +402,23 @@ def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(chatml,
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_the_past(chatml, make):
-    """The last call comes in another state: a fork of the old one is no answer; a pure call is the same anywhere."""
+def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_stored_episodes(chatml, make):
+    # A fork of the old state is no answer; a pure call is the same in any state.
     script = (call("pen"), call("ink", "or "), call("paper"), "done")
     calls, env = ToolCallsAhead(), make()
     expected = said(play(make(), script, chatml))
     begun = partial(asked, env, 3)
-    episode = play(env, script, chatml, calls=calls, begun=begun, stored=past(make, chatml, LONG, LONG))
+    episode = play(env, script, chatml, calls=calls, begun=begun, stored=stored_runs(make, chatml, LONG, LONG))
     assert said(episode) == expected
     assert counts(calls) == ((3, 1, 2) if make is forking else (3, 2, 1))
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_no_call_is_made_whose_way_is_improbable(chatml: Any, make: Callable[[], Counting]) -> None:
-    """Of three episodes that began alike two went on to another call each; the control has a lower bound."""
+def test_improbable_calls_are_not_made(chatml: Any, make: Callable[[], Counting]) -> None:
+    """Control: a lower threshold."""
     ways = [(call("pen"), call(item), "done") for item in ("book", "paper", "ink")]
     for bound, made in ((0.5, 1), (0.2, 2 if make is forking else 4)):
-        calls, env, stored = ToolCallsAhead(min_probability=bound), make(), past(make, chatml, *ways)
+        calls, env, stored = ToolCallsAhead(min_probability=bound), make(), stored_runs(make, chatml, *ways)
         begun = partial(asked, env, made)
         play(env, (call("pen"), "done"), chatml, calls=calls, begun=begun, stored=stored)
         assert counts(calls) == (made, 1, made - 1)
@@ -438,9 +426,8 @@ def test_no_call_is_made_whose_way_is_improbable(chatml: Any, make: Callable[[],
 
 @pytest.mark.parametrize("make", [forking, pure])
 def test_forecasts_that_are_wrong_end_with_their_credit(chatml: Any, make: Callable[[], Counting]) -> None:
-    """In each episode all that is foreseen is wrong: then no more is made than the credit and one in eight episodes."""
     credit = Credit(4.0)
-    calls, stored = ToolCallsAhead(credit=credit), past(make, chatml, *[LONG] * 16)
+    calls, stored = ToolCallsAhead(credit=credit), stored_runs(make, chatml, *[LONG] * 16)
     episodes = 0
     while episodes < 8 or (calls.wasted < 4 and episodes < 100):  # a pure call that found no thread costs no credit
         play(make(), ("done",), chatml, calls=calls, stored=stored)
@@ -457,7 +444,7 @@ def test_forecasts_that_are_wrong_end_with_their_credit(chatml: Any, make: Calla
 
 @pytest.mark.parametrize("make", [forking, pure])
 def test_without_a_bound_wrong_forecasts_would_go_on(chatml: Any, make: Callable[[], Counting]) -> None:
-    calls, stored = ToolCallsAhead(credit=Credit(math.inf)), past(make, chatml, *[LONG] * 16)
+    calls, stored = ToolCallsAhead(credit=Credit(math.inf)), stored_runs(make, chatml, *[LONG] * 16)
     for episodes in range(1, 100):
         play(make(), ("done",), chatml, calls=calls, stored=stored)
         if calls.wasted > 4 + (episodes + 8) / 8:
@@ -466,9 +453,8 @@ def test_without_a_bound_wrong_forecasts_would_go_on(chatml: Any, make: Callable
 
 
 def test_a_fork_that_takes_a_turn_without_calls_costs_credit_too(chatml: Any) -> None:
-    """And earns it, if it comes, as the call before it does."""
     for last, earned in (("words", 2), ("other", 0)):
-        calls, stored = ToolCallsAhead(credit=Credit(4.0)), past(forking, chatml, *[(call("pen"), "words")] * 8)
+        calls, stored = ToolCallsAhead(credit=Credit(4.0)), stored_runs(forking, chatml, *[(call("pen"), "words")] * 8)
         for _ in range(4):
             play(forking(), (call("pen"), last), chatml, calls=calls, stored=stored)
         assert (counts(calls), calls.credit.calls) == ((4, 4, 0), 4.0 + 4 * (earned + 1 / 8))

@@ -1,5 +1,3 @@
-"""Tools in the prompt: by a chat template that knows them, as text for one that does not."""
-
 import functools
 import logging
 import re
@@ -42,8 +40,6 @@ WRITING = {
 
 
 class Shop(Env):
-    """Two tools, and no word about them."""
-
     num_tasks = 2
 
     def task(self, index: int) -> Task:
@@ -73,15 +69,11 @@ class Shop(Env):
 
 
 class Forgetful(Shop):
-    """Leaves the question after each call."""
-
     def compact(self) -> list[Message] | None:
         return [Message(role=Role.USER, content="go on")]
 
 
 class Described(Shop):
-    """Says it all itself."""
-
     describes_tools = True
 
     def default_system_prompt(self) -> str:
@@ -89,8 +81,6 @@ class Described(Shop):
 
 
 class Extended(Described):
-    """Has one more tool, of which the inherited prompt knows nothing."""
-
     @tool
     def close_shop(self) -> str:
         """Close."""
@@ -152,7 +142,7 @@ def test_every_format_reads_what_it_writes_and_knows_how_it_begins(renderer: Ren
 
 
 def test_a_clients_history_of_harmony_has_no_marks_but_the_formats() -> None:
-    """The control: the calls' own marks are tokens."""
+    """Control: the calls' own marks are tokens."""
     special = ["<|im_start|>", "<|im_end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>"]
     renderer = Renderer(make_tokenizer(CHATML, special=special, eos="<|im_end|>"))
     tools = ToolFormat(renderer, "harmony")
@@ -224,7 +214,6 @@ async def test_an_environment_without_a_format_takes_the_templates(name: str) ->
 
 
 WRITTEN = {path.stem: path for path in (Path(__file__).parents[2] / "envs/templates").glob("*.jinja")}
-"""The part of a model family's chat template that writes calls."""
 
 
 @pytest.mark.parametrize("name", sorted(WRITTEN))

@@ -1,5 +1,3 @@
-"""A judge that is an engine: its grades by a scripted one."""
-
 import asyncio
 import re
 from collections.abc import Callable, Iterator
@@ -21,8 +19,6 @@ SAMPLE = Sample(turns=("You are welcome.",), question="Thanks!", gold="A kind wo
 
 
 class Voter:
-    """An engine that says the next text of a list, with the key of the prompt in place of KEY."""
-
     def __init__(self, renderer: Renderer, *texts: str) -> None:
         self.renderer, self.texts = renderer, list(texts)
         self.asked: list[TurnRequest] = []
@@ -52,11 +48,11 @@ def judge(renderer: Renderer) -> Iterator[Callable[..., EngineJudge]]:
 
 
 def test_the_median_of_the_votes_on_the_scale_is_the_value(judge: Callable[..., EngineJudge]) -> None:
-    judging = judge("Kind.\nGrade KEY: 8", "Grade KEY: 0", "Warm.\n**Grade KEY: 7**")
-    assert asyncio.run(judging.judge(SAMPLE)) == (0.7, (8, 0, 7))
-    assert judging(SAMPLE) == 0.7
-    assert judging(Sample(turns=(" ",), question="Thanks!")) == 0.0
-    assert len(judging.participant.engine.asked) == 6  # type: ignore[attr-defined]
+    grader = judge("Kind.\nGrade KEY: 8", "Grade KEY: 0", "Warm.\n**Grade KEY: 7**")
+    assert asyncio.run(grader.judge(SAMPLE)) == (0.7, (8, 0, 7))
+    assert grader(SAMPLE) == 0.7
+    assert grader(Sample(turns=(" ",), question="Thanks!")) == 0.0
+    assert len(grader.participant.engine.asked) == 6  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +82,6 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_judged_text_cannot_grade_itself(judge: Callable[..., EngineJudge], renderer: Renderer, text: str) -> None:
-    """A judge that only repeats what it reads gives no grade, and the text adds no turn to the judge's dialogue."""
     hostile = Sample(turns=(text,), question=text, gold=text)
     repeating = judge(text.encode("utf-8", "replace").decode())
     assert repeating(hostile) is None
@@ -94,17 +89,17 @@ def test_a_judged_text_cannot_grade_itself(judge: Callable[..., EngineJudge], re
     plain(SAMPLE)
     special = set(renderer.tokenizer.added_tokens_decoder)
     counts = [
-        sum(token in special for token in judging.participant.engine.asked[0].prompt_ids)  # type: ignore[attr-defined]
-        for judging in (repeating, plain)
+        sum(token in special for token in grader.participant.engine.asked[0].prompt_ids)  # type: ignore[attr-defined]
+        for grader in (repeating, plain)
     ]
     assert counts[0] == counts[1]
 
 
 def test_keys_and_seeds_depend_on_the_seed_and_on_what_is_judged(judge: Callable[..., EngineJudge]) -> None:
     def asked(seed: int, answer: str) -> list[tuple[Any, ...]]:
-        judging = judge("Grade KEY: 5", seed=seed)
-        assert judging(Sample(turns=(answer,), question="Thanks!")) == 0.5
-        return [(tuple(one.prompt_ids), one.sampling.seed) for one in judging.participant.engine.asked]  # type: ignore[attr-defined]
+        grader = judge("Grade KEY: 5", seed=seed)
+        assert grader(Sample(turns=(answer,), question="Thanks!")) == 0.5
+        return [(tuple(one.prompt_ids), one.sampling.seed) for one in grader.participant.engine.asked]  # type: ignore[attr-defined]
 
     first = asked(1, "Yes.")
     assert first == asked(1, "Yes.")
@@ -145,8 +140,8 @@ def test_it_is_a_reward_like_any_other(judge: Callable[..., EngineJudge]) -> Non
 
 
 def test_criteria_and_settings_that_make_no_sense_are_refused(renderer: Renderer) -> None:
-    with pytest.raises(ValueError, match="a scale that goes up, got 3 to 3"):
+    with pytest.raises(ValueError, match="a rising scale, got 3 to 3"):
         Criteria(text="?", low=3, high=3)
-    with pytest.raises(ValueError, match="at least one vote"):
+    with pytest.raises(ValueError, match="votes must be at least 1"):
         EngineJudge(EngineParticipant(Voter(renderer), renderer), SCALE, votes=0)
     assert read_grade("Grade k: -2", "k", Criteria(text="?", low=-3, high=3)) == -2

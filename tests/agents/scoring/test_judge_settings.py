@@ -1,5 +1,3 @@
-"""The reward ``judge`` from plain values, by a server that grades."""
-
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +13,6 @@ CRITERIA = "5 for a kind answer, 0 for a rude one."
 
 
 def graded(body: dict[str, Any]) -> Answer:
-    """4 to kind answers and 1 to others."""
     asked = body["messages"][0]["content"]
     key = re.findall(r"Grade (\w{8}): the number", asked)[-1]
     return said(f"Grade {key}: {4 if 'thank you' in asked else 1}")

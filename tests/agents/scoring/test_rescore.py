@@ -69,7 +69,7 @@ def test_what_was_recorded_is_not_touched(run: Path, tmp_path: Path) -> None:
     before = held()
     rescore(run, tmp_path / "new.jsonl", ANSWER)
     assert held() == before
-    with pytest.raises(RecordError, match="exists and is not overwritten"):
+    with pytest.raises(RecordError, match="already exists"):
         rescore(run, run / "episodes" / "step_000001.jsonl", ANSWER)
     assert held() == before
     rescore(run, run / "rescored.jsonl", ANSWER)

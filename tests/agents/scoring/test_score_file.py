@@ -93,7 +93,7 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_refused_and_a_data_set_without_a_verdict_has_no_mean(tmp_path: Path) -> None:
-    with pytest.raises(RowError, match=r"rows\.jsonl has no rows: expected JSON lines"):
+    with pytest.raises(RowError, match=r"rows\.jsonl has no rows; expected JSON Lines"):
         score_file(write(tmp_path / "rows.jsonl"), tmp_path / "out.jsonl", ANSWER)
     assert not (tmp_path / "out.jsonl").exists()
     source = write(tmp_path / "rows.jsonl", {"prediction": "5", "gold": "\\frac{"})
@@ -113,10 +113,10 @@ def test_a_row_that_cannot_be_scored_is_named_by_line_and_field(tmp_path: Path, 
 
 def test_a_data_set_without_rules_is_named_by_line_and_field(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.jsonl", {**GOOD, "data_source": "math"}, {**GOOD, "data_source": "mine"})
-    with pytest.raises(RowError, match=r"line 2: field 'data_source': the data set 'mine' has no rules"):
+    with pytest.raises(RowError, match=r"line 2: field 'data_source': the data set 'mine' has no answer format"):
         score_file(source, tmp_path / "out.jsonl", Scorer({"answer": 1}))
     score_file(source, tmp_path / "out.jsonl", Scorer({"finished": 1}))
     source = write(tmp_path / "rows.jsonl", GOOD)
-    with pytest.raises(AgentError, match="is a file that is read"):
+    with pytest.raises(AgentError, match="is an input and would be overwritten"):
         score_file(source, tmp_path / "." / "rows.jsonl", ANSWER)
     assert source.read_text() == json.dumps(GOOD) + "\n"

@@ -22,7 +22,6 @@ def sample(text: str, gold: str = "5", **changes: Any) -> Sample:
 
 
 UNREADABLE = sample("it is 5", gold="\\frac{")
-"""Its gold answer cannot be read, so nobody can say whether the answer is right."""
 
 
 def only(scorer: Scorer, one: Sample) -> Scored:
@@ -41,7 +40,7 @@ def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
 
 
 @pytest.mark.parametrize(("weights", "open_one", "decided"), [((1, 0.1), None, 1.1), ((0, 1), 1.0, 1.0)])
-def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(weights, open_one, decided):
+def test_what_cannot_be_graded_has_no_reward_unless_it_is_a_metric_alone(weights, open_one, decided):
     scorer = Scorer(dict(zip(("answer", "finished"), weights, strict=True)))
     scored = only(scorer, UNREADABLE)
     assert (scored.reward, scored.ungraded) == (open_one, ("answer",))
@@ -50,7 +49,9 @@ def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(weights
 
 def test_a_data_set_without_rules_is_refused_unless_others_are_declared() -> None:
     strange = sample("#### 5", data_source="my-set")
-    with pytest.raises(UnknownAnswerFormat, match=r"'my-set' has no rules .*answer format.: math, gsm8k"):
+    with pytest.raises(
+        UnknownAnswerFormat, match=r"'my-set' has no answer format.*answer_format. to one of math, gsm8k"
+    ):
         Scorer({"answer": 1}).score([strange])
     with pytest.raises(UnknownAnswerFormat, match="'mth'"):
         Scorer({"answer": 1}, answer_format="mth")

@@ -1,5 +1,3 @@
-"""``turntree sft``: what is learnt, from which demonstrations, and what the command says of those it cannot use."""
-
 import json
 import sys
 from collections.abc import Callable
@@ -26,12 +24,10 @@ from turntree.agents.sft.fit import backward, training_tensors
 SHOP = "sft_shop:Shop"
 CALL = '<tool_call>\n{"name": "price", "arguments": {"product": "apple"}}\n</tool_call>'
 SAID = [f"{CALL}<|im_end|>", "31<|im_end|>"]
-"""What the policy says in the solution of the first task, turn by turn."""
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A folder with an environment of two tools, which stands on the path."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "sft_shop.py").write_text(table(__file__, "shop"))
     sys.path.insert(0, str(folder))
@@ -57,7 +53,7 @@ def sft(turntree: Callable[..., Said], shop: Path, model: Path, tmp_path: Path) 
 
 
 def trained_text(view: Any, renderer: Renderer) -> list[str]:
-    """The texts whose tokens the loss counts, one for each run of them."""
+    # The texts whose tokens the loss counts, one per run of tokens.
     inputs, targets = training_tensors([view])
     assert inputs[0, 1:].equal(torch.where(targets[0, :-1] >= 0, targets[0, :-1], inputs[0, 1:]))
     texts: list[list[int]] = [[]]
@@ -78,9 +74,7 @@ def test_a_loss_on_all_tokens_would_be_noticed(shop: Path, renderer: Renderer) -
     assert trained_text(every, renderer) != SAID
 
 
-def test_a_common_beginning_is_computed_once_with_the_same_gradients(
-    shop: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_common_beginning_is_computed_once_with_the_same_gradients(shop, renderer, monkeypatch):
     views = source(renderer).solutions(6).views
     model = random_llama(len(renderer.tokenizer), max_position_embeddings=2048)
 
@@ -105,9 +99,7 @@ def test_a_common_beginning_is_computed_once_with_the_same_gradients(
     assert not all(torch.allclose(one, other, rtol=1e-3, atol=1e-6) for one, other in zip(cut, theirs, strict=True))
 
 
-def test_a_model_learns_its_demonstrations_and_is_a_folder_that_eval_takes(
-    turntree: Callable[..., Said], sft: Callable[..., Said], tmp_path: Path
-) -> None:
+def test_a_model_learns_its_demonstrations_and_is_a_folder_that_eval_takes(turntree, sft, tmp_path):
     figures = sft(SHOP, "--tasks", 8, "--steps", 12, "--lr", 0.01, "--json").json
     assert (figures["demonstrations"], figures["steps"]) == (8, 12)
     assert figures["loss_last"] < 0.8 * figures["loss_first"]
@@ -116,13 +108,11 @@ def test_a_model_learns_its_demonstrations_and_is_a_folder_that_eval_takes(
     said = turntree("eval", SHOP, "--model", tmp_path / "out", "-n", 1, "--max-tokens", 4, "--no-speculate")
     assert said.status == 0, said.err
     again = sft(SHOP)
-    assert (again.status, "out is there already" in again.err) == (2, True)
+    assert (again.status, "out already exists" in again.err) == (2, True)
     assert json.loads((tmp_path / "out/sft.json").read_text()) == figures
 
 
-async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(
-    shop: Path, renderer: Renderer, llama3: Any, tmp_path: Path
-) -> None:
+async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(shop, renderer, llama3, tmp_path):
     from turntree.agents.engines.scripted import ScriptedEngine
     from turntree.agents.loop.rollout import rollout
 
@@ -143,7 +133,7 @@ async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(
         *episode.turns[0].completion.token_ids,
     )
     assert len(source(renderer, above=-1.0).recorded(tmp_path).views) == 3, "control: a bound that all are above"
-    with pytest.raises(NoDemonstration, match=r"0 of 3 .*--above 1 is the bound"):
+    with pytest.raises(NoDemonstration, match=r"0 of 3 .*threshold .--above 1"):
         source(renderer, above=1.0).recorded(tmp_path)
     with pytest.raises(NoDemonstration, match=r"3 not of Arithmetic|3 not of turntree/Arithmetic-v0"):
         source(renderer, "turntree/Arithmetic-v0").recorded(tmp_path)
@@ -151,9 +141,7 @@ async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(
     assert trained_text(source(other).recorded(tmp_path).views[0], other) == ["31<|eot_id|>"]
 
 
-def test_dialogues_of_openai_messages_are_rendered_as_rollouts_are(
-    shop: Path, renderer: Renderer, tmp_path: Path
-) -> None:
+def test_dialogues_of_openai_messages_are_rendered_as_rollouts_are(shop, renderer, tmp_path):
     ours = source(renderer)
     (played,) = ours.solutions(1).views
     call = {"id": "1", "type": "function", "function": {"name": "price", "arguments": '{"product": "apple"}'}}
@@ -195,9 +183,7 @@ def test_the_answer_is_the_solution_of_an_environment_without_tools(shop: Path, 
 
 
 @pytest.mark.parametrize(("words", "said"), table(__file__, "refused_demonstrations"))
-def test_what_cannot_be_learnt_is_refused_with_what_to_do(
-    words: str, said: str, sft: Callable[..., Said], tmp_path: Path
-) -> None:
+def test_what_cannot_be_learnt_is_refused_with_what_to_do(words, said, sft, tmp_path):
     for name, text in table(__file__, "dialogue_files").items():
         (tmp_path / name).write_text(text.replace("LONG", "1 " * 3000))
     done = sft(*(word.replace("{at}", str(tmp_path)) for word in words.split()))

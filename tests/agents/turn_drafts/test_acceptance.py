@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from stored_turns import stored_turn
 
 from turntree.agents.engines.protocol import TopLogprobs
-from turntree.agents.turn_drafts.acceptance import KnownLaw, behaviour_of, redraw_known, redraw_wider
+from turntree.agents.turn_drafts.acceptance import KnownDistribution, behaviour_of, redraw_known, redraw_wider
 from turntree.spec_tree.rules.ledger import StoredTurn
 from turntree.spec_tree.rules.top_k import OTHER
 from turntree.spec_tree.rules.verify import behaviour, residual
@@ -23,14 +23,14 @@ def turn(q: NDArray[np.float64], k: int, token: int = 0) -> StoredTurn:
     return stored_turn([token], np.log(q[[token]]), kept.ids, kept.logprobs)
 
 
-def law(p: NDArray[np.float64], k: int) -> KnownLaw:
-    return KnownLaw.of(top(p, k), 0, whole=k == len(p))
+def law(p: NDArray[np.float64], k: int) -> KnownDistribution:
+    return KnownDistribution.of(top(p, k), 0, whole=k == len(p))
 
 
 @pytest.mark.parametrize("lenience", [1.0, 1.3])
 @pytest.mark.parametrize(("known_q", "known_p"), [(6, [6]), (3, [2, 6]), (1, [3, 6]), (3, [1, 2, 4, 6])])
 def test_a_rejected_position_is_drawn_from_the_residual(known_q: int, known_p: list[int], lenience: float) -> None:
-    """Over a grid of the first coin; the coins after it matter only where all is drawn anew."""
+    """Over a grid of the first coin; later coins matter only if a new draw starts."""
     p, q = np.random.default_rng(3).dirichlet(np.ones(6), 2)
     stored, chance = turn(q, known_q), np.random.default_rng(8)
     part = np.zeros(6)

@@ -1,5 +1,3 @@
-"""Which turns may run in an external engine, told from one whose requests end when they are told to."""
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
@@ -8,15 +6,14 @@ import pytest
 from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
-from turntree.agents.engines.served.precomputed import PrecomputedRequests
-from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.served.turns import PrecomputedRequests, ServedTurns
 from turntree.agents.engines.vllm.dialect import VllmDialect
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
 from turntree.agents.turn_drafts.pipeline import DraftedTurns
 
 
 class HeldEngine:
-    """Requests run until they are let go; an aborted one has one token. The first ``deaf`` abortions reach none."""
+    """Runs requests until they are released; an aborted one has one token. The first ``deaf`` aborts reach none."""
 
     def __init__(self, deaf: int = 0) -> None:
         self.running: dict[str, list[asyncio.Future[FinishReason]]] = {"ahead": [], "wanted": []}
@@ -100,7 +97,6 @@ async def test_precomputed_turns_run_in_idle_slots_within_their_budget(batch, sl
 
 @pytest.mark.parametrize("deaf", [0, 3])
 async def test_a_requested_turn_is_asked_at_once_and_what_is_over_is_ended(deaf: int) -> None:
-    """Also where a request did not hear that it was aborted."""
     engine = HeldEngine(deaf)
     idle = IdleSlots(engine, batch=4, slots=3)
     tasks = ask(engine, idle, ahead=3)
@@ -142,7 +138,7 @@ async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> N
     await run_ahead.pause()
     await settled()
     assert engine.counts[0] == 0
-    assert not run_ahead.going
+    assert not run_ahead.active
     run_ahead.resume()
     await settled()
     assert engine.counts[0] == 2
@@ -151,15 +147,13 @@ async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> N
 
 
 class Without(ServedTurns):
-    """An engine that does not schedule by priority."""
-
     async def _ask(self, *args: Any) -> Any:
         raise AssertionError("nothing is asked")
 
 
 async def test_an_engine_without_priorities_refuses_to_precompute_and_names_what_it_lacks() -> None:
     engine = Without(VllmDialect(speculates=False), max_context=64, vocabulary=8)
-    with pytest.raises(ValueError, match=r"for step 2 .* start it with scheduling_policy=priority"):
+    with pytest.raises(ValueError, match=r"for step 2 .* start the engine with scheduling_policy=priority"):
         await engine.generate(TurnRequest((1,), Sampling(), precomputed_for=2))
 
 

@@ -32,7 +32,6 @@ def said(turns: list[Completion]) -> list[tuple[int, ...]]:
 
 
 def moved(model: torch.nn.Module, by: float) -> torch.nn.Module:
-    """A policy that says other tokens than ``model`` here and there."""
     new = tiny_llama()
     new.load_state_dict(model.state_dict())
     torch.manual_seed(1)

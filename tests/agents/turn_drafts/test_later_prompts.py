@@ -9,7 +9,7 @@ from tabled_engine import random_policy
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.turn_drafts.config import ReuseConfig
 from turntree.agents.turn_drafts.later_prompts import LaterPrompts
-from turntree.agents.turn_drafts.prefetch import PrefetchedPasses, turn_key
+from turntree.agents.turn_drafts.pipeline import PrefetchedPasses, turn_key
 from turntree.spec_tree import DialogueState
 
 TURNS = 5
@@ -25,7 +25,6 @@ def other(said: tuple[int, ...]) -> tuple[int, ...]:
 
 
 async def dialogue(play: Reused, seed: int, answers: list[Answer], task: str = "t") -> list[Completion]:
-    """A dialogue whose turns are answered by functions of what was said."""
     prompt: tuple[int, ...] = (1, 2)
     turns = []
     for number, answer in enumerate(answers):
@@ -58,7 +57,6 @@ def test_the_passes_of_a_whole_episode_begin_with_its_first_turn(config: ReuseCo
 
 
 def states(play: Reused) -> Any:
-    """All that a later step depends on."""
     stats = {name: getattr(play.stats, name) for name in ("turns", "drafted_turns", "offered", "reused", "whole")}
     entries = play.reuse.ledger._entries.values()
     held = [(one.key, one.turn.tokens.tolist(), one.rank, one.step, one.trained) for one in entries]
@@ -68,7 +66,6 @@ def states(play: Reused) -> Any:
 @pytest.mark.parametrize("config", [REPLAY, EXACT, LENIENT])
 @pytest.mark.parametrize("changed", [False, True])
 def test_what_is_sampled_and_stored_does_not_depend_on_it(config: ReuseConfig, changed: bool) -> None:
-    """Siblings, new weights, an answer that changed, and dialogues that end early."""
     results = []
     for early in (True, False):
         play = Reused(random_policy(1, 4), replace(config, early=early))
@@ -84,7 +81,7 @@ def test_what_is_sampled_and_stored_does_not_depend_on_it(config: ReuseConfig, c
 
 @pytest.mark.parametrize(("config", "own"), [(REPLAY, 0), (EXACT, TURNS)])
 def test_the_store_of_drafts_gets_each_turn_once(config: ReuseConfig, own: int) -> None:
-    """From the engine, which samples a replayed one whole, early or not; else from its reuse."""
+    """The engine inserts turns that it sampled whole, the pipeline the other ones."""
     kept: list[tuple[int, ...]] = []
     play = Reused(random_policy(1, 4), config, remember=lambda state, said: kept.append(tuple(said)))
     episodes(play, 1)
@@ -97,7 +94,6 @@ def test_the_store_of_drafts_gets_each_turn_once(config: ReuseConfig, own: int) 
 
 
 def test_a_pass_that_nobody_waits_for_ends_before_the_engine_sleeps() -> None:
-    """A failed one is asked for again by its request."""
     play = Reused(after_prompt(random_policy(1, 4)), REPLAY)
     early, request = PrefetchedPasses(), TurnRequest((1,), TURN)
 
@@ -156,7 +152,7 @@ def test_an_update_ends_what_was_begun_under_the_old_weights() -> None:
     async def step() -> None:
         play.engine.generate = slow  # type: ignore[method-assign]
         await dialogue(play, 2, [answered])
-        await play.reuse.end_early()
+        await play.reuse.cancel_prefetch()
         assert len(ended) == TURNS - 1
         play.engine.generate = generate  # type: ignore[method-assign]
 
@@ -168,29 +164,29 @@ def test_an_update_ends_what_was_begun_under_the_old_weights() -> None:
 
 
 def test_forecasts_that_do_not_come_true_are_made_less() -> None:
-    foresight, state = LaterPrompts(), DialogueState(exact=1, task="t")
-    deep = foresight.depth
+    later, state = LaterPrompts(), DialogueState(exact=1, task="t")
+    deep = later.depth
     for number in range(100):
-        foresight.reach((1, 5, 100 + number % 2 + 2 * (number > 50)), state)
-        foresight.end((1,), (5,), (), state)
-    shallow = foresight.depth
+        later.reach((1, 5, 100 + number % 2 + 2 * (number > 50)), state)
+        later.end((1,), (5,), (), state)
+    shallow = later.depth
     for _ in range(200):
-        foresight.reach((1, 5, 102), state)
-        foresight.end((1,), (5,), (), state)
+        later.reach((1, 5, 102), state)
+        later.end((1,), (5,), (), state)
     assert deep > 0
-    assert foresight.depth > max(4, shallow)
+    assert later.depth > max(4, shallow)
     for _ in range(200):
-        foresight.end((1,), (6,), (5,), state)
-    assert foresight.depth == 0
+        later.end((1,), (6,), (5,), state)
+    assert later.depth == 0
 
 
 def test_what_is_kept_is_bounded() -> None:
-    foresight, state = LaterPrompts(most=3), DialogueState(exact=1, task="t")
+    later, state = LaterPrompts(most=3), DialogueState(exact=1, task="t")
     for number in range(10):
-        foresight.end((number,), (5,), (), state)
-        foresight.reach((number, 5, 6), state)
-    assert len(foresight._answers) == 3
-    assert not any(foresight._open.values())
-    foresight.end((1,), (5,), (), state)
-    foresight.close_step()
-    assert not foresight._open
+        later.end((number,), (5,), (), state)
+        later.reach((number, 5, 6), state)
+    assert len(later._answers) == 3
+    assert not any(later._open.values())
+    later.end((1,), (5,), (), state)
+    later.close_step()
+    assert not later._open

@@ -17,11 +17,8 @@ PROMPT = (1, 2)
 
 @dataclass
 class SlowEngine(TabledEngine):
-    """Finishes turns made ahead when it is told to, or ends them after ``cut`` tokens."""
-
     cut: int = 2
-    held: list[asyncio.Future[bool]] = field(default_factory=list)
-    """Of turns made ahead: whether they may be finished."""
+    held: list[asyncio.Future[bool]] = field(default_factory=list)  #: whether precomputed turns may finish
     drafts: list[tuple[int, ...]] = field(default_factory=list)
 
     async def generate(self, request: TurnRequest) -> Completion:
@@ -144,7 +141,7 @@ async def test_nothing_is_made_for_a_step_that_has_begun_or_without_a_seed() -> 
     await run_ahead.begin_step(2)
     made = await run_ahead.precompute(TurnRequest(PROMPT, sampling(7), precomputed_for=2))
     assert (made.token_ids, made.finish_reason, engine.drafts) == ((), FinishReason.ABORT, [])
-    with pytest.raises(ValueError, match=r"sampling\.seed is None"):
+    with pytest.raises(ValueError, match=r"sampling\.seed=None"):
         await run_ahead.precompute(TurnRequest(PROMPT, sampling(None), precomputed_for=3))
 
 
@@ -152,7 +149,7 @@ async def test_a_pause_keeps_what_was_made_to_go_on_and_a_step_can_begin_in_it()
     run_ahead, engine = make()
     (task,) = await begun(run_ahead, 7)
     await run_ahead.pause()
-    assert run_ahead.stock.tokens == engine.cut
+    assert run_ahead.store.tokens == engine.cut
     run_ahead.resume()
     await settled()
     engine.let_finish()
@@ -175,7 +172,7 @@ async def test_the_budget_of_a_step_ends_what_is_made_ahead_and_comes_back_with_
     assert len((await precompute_turns(run_ahead, engine, 8, step=3)).token_ids) == 6
 
 
-@pytest.mark.parametrize("mode", ["replay", "exact"])
+@pytest.mark.parametrize("mode", ["same_seed", "rejection_sampling"])
 async def test_a_turn_made_ahead_goes_before_a_stored_one(mode: str) -> None:
     run_ahead, engine = make()
     stored = StoredTurns(ReuseConfig(mode=mode, top_k=5), vocabulary=5)  # type: ignore[arg-type]
@@ -220,4 +217,4 @@ async def test_an_engine_that_breaks_breaks_the_turn_and_nothing_else() -> None:
 async def test_only_turns_that_the_policy_is_trained_on_spoil_their_noise(trains: bool) -> None:
     run_ahead, _ = make()
     await run_ahead.generate(TurnRequest(PROMPT, sampling(7), reuse=trains))
-    assert run_ahead.stock.shown == ({7} if trains else set())
+    assert run_ahead.store.shown == ({7} if trains else set())

@@ -20,7 +20,6 @@ SHORT, LONG = fixed(1, 3, 3, 3), fixed(0, 1, 1, 1)
 
 
 def stored(policy: Law, *, then: Law | None = None, **asked: Any) -> tuple[Reused, Completion]:
-    """A turn that can be used again, under the policy that said it or another one."""
     play = Reused(policy)
     turn = play.ask(**asked)
     play.update(then)
@@ -151,20 +150,19 @@ def test_a_mode_that_reuses_nothing_passes_everything_on() -> None:
 
 
 class InOrder(Ledger):
-    """Keeps those that came last."""
+    """Control: keeps the turns that came last."""
 
     def add(self, *what: Any, rank: int, **how: Any) -> int:
         return super().add(*what, rank=self.stats().added, **how)
 
 
 def short_turns_kept(ledger: type[Ledger]) -> int:
-    """How many of the 600 turns that 300 ledgers with room for two keep are short: of six siblings each, which finish
-    the shortest first."""
+    """Short turns among the 600 that 300 ledgers keep, two each of six siblings of which short ones end first."""
     count = 0
-    for place in range(300):
+    for position in range(300):
         play = Reused(fixed(1, 1), vocabulary=2)
         play.reuse.stored.ledger = ledger(max_tokens=4)
-        play.siblings(6, max_tokens=2, prompt=(9, place))
+        play.siblings(6, max_tokens=2, prompt=(9, position))
         assert play.held.turns == 2
         count += 2 * 2 - play.held.tokens
     return count
@@ -179,7 +177,7 @@ def test_turns_that_do_not_fit_are_dropped_whatever_their_length() -> None:
 
 
 def test_a_turn_that_is_reused_whole_has_no_token_more_and_costs_one_pass() -> None:
-    """SPEC-RL's keeps padding as tokens when every row is reused, and trains on a pad token that is no end token."""
+    """SPEC-RL's code keeps padding as tokens if every row is reused, and trains on a pad token."""
     play, first = stored(fixed(3, 1, 1, 1))
     passes, drawn = play.engine.passes, len(play.engine.drawn)
     second = play.ask()
@@ -191,7 +189,7 @@ def test_a_turn_that_is_reused_whole_has_no_token_more_and_costs_one_pass() -> N
 
 
 def test_a_turn_that_is_cut_at_its_first_token_is_sampled_anew() -> None:
-    """SPEC-RL's crashes when every row is cut at 0."""
+    """SPEC-RL's code crashes if every row is cut at 0."""
     play, _ = stored(fixed(0, 1, 0, 0), then=fixed(1, 0, 3, 3))
     turn = play.ask()
     assert 1 not in turn.token_ids
@@ -247,7 +245,7 @@ def test_the_top_tokens_are_given_to_those_who_asked() -> None:
 
 
 def test_coins_and_noise_are_new_in_every_step_though_the_callers_seeds_are_not(monkeypatch):
-    """SPEC-RL's are the same at every step."""
+    """In SPEC-RL's code they repeat in every step."""
     coins: list[int] = []
     verify = pipeline.verify
 
@@ -266,7 +264,6 @@ def test_coins_and_noise_are_new_in_every_step_though_the_callers_seeds_are_not(
 
 
 async def test_replay_is_plain_decoding_with_the_stored_seed_in_fewer_passes() -> None:
-    """Under a policy that has moved a little."""
     old, other = random_policy(1, 4), random_policy(2, 4)
 
     def moved(context: tuple[int, ...]) -> Any:
@@ -293,7 +290,7 @@ def test_a_replayed_turn_replays_again_and_never_becomes_better_than_it_is() -> 
 
 
 def test_drafts_of_a_replayed_turn_are_no_test_of_chance() -> None:
-    """A store of drafts has seen what the same noise said before."""
+    """The draft store has seen the tokens that the same noise sampled before."""
     play = Reused(random_policy(1, 4), REPLAY)
     tested = {"tested": 3, "matched": 3, "expected": 1.0, "variance": 0.5}
     play.engine.edit = lambda turn: replace(turn, draft=replace(turn.draft, **tested))  # type: ignore[arg-type]

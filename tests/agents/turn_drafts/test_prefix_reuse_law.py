@@ -1,4 +1,4 @@
-"""What reuse says is what the policy of now says, and each fault of SPEC-RL's released code is noticed."""
+"""Reuse samples from the current policy, and each fault of SPEC-RL's released code is noticed."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -13,20 +13,18 @@ from tabled_engine import Law, random_policy
 from turntree.agents.engines.monitors import ALARM, Monitors
 from turntree.agents.engines.protocol import Completion
 from turntree.agents.turn_drafts import turn_verification
-from turntree.agents.turn_drafts.acceptance import KnownLaw, Redraw
+from turntree.agents.turn_drafts.acceptance import KnownDistribution, Redraw
 from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
 from turntree.spec_tree.rules.ledger import Ledger, ReplayedTurn
 from turntree.spec_tree.rules.verify import behaviour
 
 
 def fit(turns: list[Completion], policy: Law, vocabulary: int) -> float:
-    """Chi-square p-value of turns of two tokens against the policy's own law of two tokens."""
     law = {(a, b): policy(())[a] * policy((a,))[b] for a in range(vocabulary) for b in range(vocabulary)}
     return chi_square(Counter(turn.token_ids for turn in turns), law)
 
 
 def replayed(config: ReuseConfig, vocabulary: int, count: int = 600) -> tuple[list[Completion], Law, Reused]:
-    """Turns of a policy that began with another one's, at ``count`` states."""
     old, new = random_policy(1, vocabulary), random_policy(2, vocabulary)
     play = Reused(after_prompt(old), config, vocabulary)
     play.many(count)
@@ -36,9 +34,9 @@ def replayed(config: ReuseConfig, vocabulary: int, count: int = 600) -> tuple[li
 
 @pytest.fixture
 def released(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """The rule that SPEC-RL's code has, at lenience 1: the rejected position is drawn from the policy itself."""
+    """The rule of SPEC-RL's code, at lenience 1: the rejected position is drawn from the policy itself."""
 
-    def drawn_from_p(law: KnownLaw, turn: Any, position: int, coin: float, lenience: float) -> Redraw:
+    def drawn_from_p(law: KnownDistribution, turn: Any, position: int, coin: float, lenience: float) -> Redraw:
         p = law.p.cumsum()
         return Redraw(int(law.ids[np.searchsorted(p, coin * p[-1])]))
 
@@ -53,7 +51,7 @@ def test_exact_reuse_says_what_the_policy_of_now_says(top_k: int) -> None:
 
 
 def test_rejected_positions_drawn_from_the_policy_itself_are_seen(released: Callable[[], None]) -> None:
-    """Control of the law, and of the monitors, which see nothing in exact reuse."""
+    """Control of the distribution test and of the monitors, which raise no alarm in exact reuse."""
     exact = scores(replayed(EXACT, 4)[0])
     assert set(exact) == {"acceptance", "entropy"}
     assert all(abs(score) < ALARM for score in exact.values())
@@ -64,15 +62,13 @@ def test_rejected_positions_drawn_from_the_policy_itself_are_seen(released: Call
 
 
 def scores(turns: list[Completion]) -> dict[str, float]:
-    """Of the monitors, by name."""
     monitors = Monitors()
     monitors.add(turns)
-    return {name.split("_")[1]: score for name, score in monitors.scores().items()}
+    return {name.split("_")[-2]: score for name, score in monitors.scores().items()}
 
 
 @pytest.mark.parametrize(("wider", "passes"), [(16, 1), (2, 2)])
 def test_tokens_beyond_the_recorded_ones_are_drawn_from_more_of_the_law(wider, passes, monkeypatch):
-    """A row of 12 tokens at once, or one of 6 and then one of 12."""
     monkeypatch.setattr(turn_verification, "_WIDER", wider)
     turns, policy, play = replayed(ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING, top_k=3), 12)
     assert play.stats.wider > 25
@@ -102,7 +98,7 @@ def test_the_recorded_behaviour_is_the_law_that_drew_the_token() -> None:
 def test_the_exact_behaviour_is_the_policy() -> None:
     turns, policy, _ = replayed(ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING, top_k=2), 5, count=100)
     for turn in turns:
-        own = [float(np.log(policy(turn.token_ids[:place])[token])) for place, token in enumerate(turn.token_ids)]
+        own = [float(np.log(policy(turn.token_ids[:position])[token])) for position, token in enumerate(turn.token_ids)]
         assert turn.behaviour_logprobs == pytest.approx(own, abs=1e-5)
         assert turn.logprobs == pytest.approx(own, abs=1e-5)
 
@@ -122,7 +118,7 @@ def test_truncated_laws_are_weighed_after_truncation_and_reported_before(before:
 
 
 class Generous(Ledger):
-    """Hands one turn out twice."""
+    """Control: hands one turn out twice."""
 
     def __init__(self, *, max_tokens: int) -> None:
         super().__init__(max_tokens=max_tokens)
@@ -134,7 +130,7 @@ class Generous(Ledger):
 
 
 def pairs_of_siblings(ledger: type[Ledger]) -> float:
-    """Chi-square p-value of what two siblings at one state say, against two draws from the policy."""
+    """Chi-square p-value of two siblings at one state against two draws from the policy."""
     old, new = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.3, 0.2])
     play = Reused(fixed(*old), vocabulary=3)
     play.reuse.stored.ledger = ledger(max_tokens=100_000)
@@ -152,7 +148,7 @@ def test_siblings_that_begin_with_old_turns_are_independent_draws() -> None:
 
 
 def share_of_token_one(epochs: int) -> float:
-    """How often token 1 is said after a policy has left it, 20 % an epoch, from 90 % to 15 %."""
+    """Frequency of token 1 after its probability fell by 20 % per epoch, from 90 % to 15 %."""
     chance = 0.9
     play = Reused(fixed(1 - chance, chance), LENIENT, 2)
     for _ in range(epochs):
@@ -163,7 +159,7 @@ def share_of_token_one(epochs: int) -> float:
 
 
 def test_stored_turns_cannot_hold_back_a_policy_that_drifts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPEC-RL's ratchet: the stored probability becomes the new one at each reuse, so small steps never add up."""
+    """SPEC-RL's code stores the new probability at each reuse, so small steps never add up."""
     assert share_of_token_one(epochs=8) < LENIENT.lenience * 0.9 * 0.8**8 + 0.15
     ours = turn_verification.behaviour_of
 
@@ -175,7 +171,7 @@ def test_stored_turns_cannot_hold_back_a_policy_that_drifts(monkeypatch: pytest.
 
 
 def test_saved_tokens_mean_the_same_everywhere() -> None:
-    """SPEC-RL's reads avg_saved_tokens with opposite meanings."""
+    """SPEC-RL's code reads avg_saved_tokens with opposite meanings."""
     turns, _, play = replayed(EXACT, 4, count=50)
     assert play.stats.reused == sum(turn.draft.accepted for turn in turns)
     assert play.stats.reused == sum(sum(turn.accepted) for turn in turns)

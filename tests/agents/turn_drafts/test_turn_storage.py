@@ -22,7 +22,7 @@ def test_a_turn_is_stored_with_the_law_that_drew_it() -> None:
     stored = stored_turn(TURN, SAMPLING, seed=9, width=2)
     assert (stored.tokens.tolist(), stored.logprobs.tolist()) == ([5, 6, 7], [-0.5] * 3)
     assert stored.top_ids.shape == (3, 2)
-    assert (stored.seed, stored.version, stored.room, stored.stopped) == (9, 3, 4, True)
+    assert (stored.seed, stored.version, stored.token_limit, stored.stopped) == (9, 3, 4, True)
     assert stored_turn(replace(TURN, finish_reason=FinishReason.ABORT), SAMPLING, seed=1, width=2) is None
     assert stored_turn(replace(TURN, top=None), SAMPLING, seed=1, width=2) is None
     assert stored_turn(replace(TURN, top=None), SAMPLING, seed=1, width=0) is not None

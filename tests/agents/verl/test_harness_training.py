@@ -1,5 +1,3 @@
-"""A real training of a program that asks by HTTP: verl is unmodified, and the program knows nothing of turntree."""
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,8 +6,7 @@ from real_training import LOOKING, PROMPTS, SAMPLES, Training, run_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]  # tests/agents/harness plays the programs, test_output.py has rows
 
-BROKEN = 3
-"""The task whose program crashes."""
+BROKEN = 3  #: the task whose program crashes
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +49,9 @@ def test_all_dialogues_of_an_episode_have_its_reward(trained: Training) -> None:
         for (index, _), record in records.items():
             episode = record.episode
             assert not episode.masked
-            assert len(episode.others) == (0 if index == BROKEN else 2)
+            assert len(episode.extra_dialogues) == (0 if index == BROKEN else 2)
             assert episode.reward == 0 or index != BROKEN
-            paid += [episode.reward] * (1 + len(episode.others))
+            paid += [episode.reward] * (1 + len(episode.extra_dialogues))
         mean = sum(paid) / len(paid)
         assert report.metrics["critic/score/mean"] == pytest.approx(mean, rel=1e-4)
 

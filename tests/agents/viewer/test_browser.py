@@ -11,7 +11,7 @@ from viewed_run import HOSTILE, write_run
 
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer import view
-from turntree.agents.viewer.live import LivePage, live_server
+from turntree.agents.viewer.page import LivePage, live_server
 from turntree.agents.viewer.source import Source
 
 pytestmark = pytest.mark.site
@@ -31,7 +31,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module", params=[2_000, pytest.param(10_000, marks=pytest.mark.release)])
 def episodes(request: pytest.FixtureRequest) -> int:
-    """Of the run that is shown."""
     return int(request.param)
 
 
@@ -96,14 +95,14 @@ def small(renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_two_runs_are_read_beside_each_other_or_on_a_phone_below(browser: Any, small: Path, width: int) -> None:
+def test_two_runs_are_shown_side_by_side_or_stacked_on_a_phone(browser: Any, small: Path, width: int) -> None:
     source = Source.open(small)
     page = browser.new_page(viewport={"width": width, "height": 844})
-    page.goto(view(source, small / "both.html", beside=source).path.as_uri())
+    page.goto(view(source, small / "both.html", other_run=source).path.as_uri())
     page.wait_for_selector("html[data-ready]")
     assert page.inner_text("#summary").startswith("8 of 16 episodes")
     assert page.evaluate("document.documentElement.scrollWidth") == width, "nothing runs over"
-    left, right = (told.bounding_box() for told in page.locator(".told").all())
+    left, right = (section.bounding_box() for section in page.locator(".episode").all())
     assert (left["x"] == right["x"]) is (width == 390)
     assert min(left["width"], right["width"]) > 300
     page.close()
@@ -124,11 +123,11 @@ def test_a_served_page_shows_new_episodes_and_keeps_what_is_open(browser: Any, s
         server.shutdown()
 
 
-def test_what_was_said_is_found_only_where_it_is_looked_for(page: Any) -> None:
+def test_message_text_is_searched_only_if_asked_for(page: Any) -> None:
     page.fill("#find", "heard")
     assert page.inner_text("#summary").startswith("0 of")
     page.check("#texts")
-    page.wait_for_function("!/^(0 of|reading)/.test(document.getElementById('summary').textContent)")
+    page.wait_for_function("!/^(0 of|loading)/.test(document.getElementById('summary').textContent)")
 
 
 def test_on_a_phone_the_episode_has_the_screen_and_the_list_is_a_drawer(browser: Any, url: str) -> None:
@@ -169,7 +168,7 @@ def test_tokens_are_coloured_by_what_was_asked_for(page: Any, paint: str, marked
     assert asked != prompt
 
 
-def test_what_a_policy_says_is_text_and_no_markup(page: Any) -> None:
+def test_policy_output_is_text_and_not_markup(page: Any) -> None:
     open_row(page, 2)
     assert HOSTILE in page.locator(".bubble.assistant .text").first.inner_text()
     assert page.locator("#detail img").count() == 0
@@ -180,7 +179,7 @@ def test_the_tree_of_a_state_unfolds_and_folds(page: Any, episodes: int) -> None
     open_row(page, 0)
     page.locator(".open-tree").first.click()
     page.wait_for_selector("details.tree")
-    assert page.inner_text("details.tree > summary").startswith(f"400 turns said here, {episodes - 400} more")
+    assert page.inner_text("details.tree > summary").startswith(f"400 turns from this state, {episodes - 400} more")
     shares = page.locator("details.tree .count").all_inner_texts()
     assert any("50 %" in share for share in shares)
     page.keyboard.press("c")  # other colours leave it open

@@ -47,7 +47,7 @@ def test_the_moving_average_looks_back_only():
     assert moving_average([], 3) == []
 
 
-def test_the_horizontal_axis_says_what_it_counts_and_names_are_escaped():
+def test_the_horizontal_axis_is_labelled_and_names_are_escaped():
     assert ">training step<" in line_chart([LINE], title="t")
     chart = line_chart([LINE], title="t", across="requests & more")
     assert ">requests &amp; more<" in chart

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from turntree.agents.viewer.live import LivePage, live_server
+from turntree.agents.viewer.page import LivePage, live_server
 
 
 def columns(page: str) -> Any:
@@ -22,7 +22,6 @@ def columns(page: str) -> Any:
 
 @pytest.fixture
 def served(run: Path) -> Iterator[str]:
-    """The address of the run's page, which follows it."""
     with live_server(LivePage([run]), 0) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -50,30 +49,30 @@ def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder
     for url, host in ((served, "evil.example:80"), (f"{served}config.yaml", "")):
         with pytest.raises(HTTPError, match="404"):
             got(url, host)
-    assert "no episode has ended yet" in LivePage([tmp_path]).text()
+    assert "No episode has ended yet" in LivePage([tmp_path]).text()
 
 
-def test_two_runs_are_one_page_with_the_same_tasks_beside_each_other(run: Path, turntree: Any, tmp_path: Path) -> None:
+def test_two_runs_are_one_page_with_the_same_tasks_side_by_side(run: Path, turntree: Any, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     other.write_bytes(sorted(run.glob("episodes/*.jsonl"))[0].read_bytes())
-    told = turntree("view", run, other, "--out", tmp_path / "both.html", "--json").json
+    output = turntree("view", run, other, "--out", tmp_path / "both.html", "--json").json
     page = (tmp_path / "both.html").read_text()
-    assert (told["episodes"], "run and other.jsonl" in page) == (50, True)
+    assert (output["episodes"], "run and other.jsonl" in page) == (50, True)
     assert columns(page)["run"] == [0] * 40 + [1] * 10
     assert turntree("view", run, other, "--out", other).status == 2, "what is read is not written over"
 
 
 def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a_tokenizer(run, turntree, tiny_model):
-    told = turntree("view", run, "--json").json
-    assert told == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
+    output = turntree("view", run, "--json").json
+    assert output == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
     assert (run / "view.html").stat().st_size > 10_000
     assert turntree("view", run, "--json", "--tokenizer", tiny_model).json["token_texts"]
 
 
-def test_tree_prints_what_was_said_at_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
+def test_tree_prints_the_turns_of_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
     status, out, _ = turntree("tree", run, "--tokenizer", tiny_model)
     assert status == 0
-    assert "40 of 40 turns began at this state" in out
+    assert "40 of 40 turns started from this state" in out
     assert "20x 50% call 4" in out
 
 
@@ -94,11 +93,11 @@ def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: 
     assert (tree["counts"][0], sum(below_root)) == (40, 40)
 
 
-def test_a_tokenizer_of_a_broker_off_line_is_refused_in_one_line(turntree, run, monkeypatch):
+def test_a_tokenizer_of_an_unreachable_hub_is_refused_in_one_line(turntree, run, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    said = turntree("view", run, "--tokenizer", "nobody/nothing")
-    assert said.status == 2
-    assert "cannot be reached (127.0.0.1: Connection refused), and it is not in the cache" in said.err
-    assert said.err.count("\n") == 1
+    result = turntree("view", run, "--tokenizer", "nobody/nothing")
+    assert result.status == 2
+    assert "cannot be reached (127.0.0.1: Connection refused), and it is not in the cache" in result.err
+    assert result.err.count("\n") == 1

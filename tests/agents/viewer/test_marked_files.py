@@ -1,5 +1,3 @@
-"""Files of a run that an editor saved with a byte order mark: viewed, scored and rescored as without it."""
-
 import json
 from pathlib import Path
 
@@ -30,7 +28,7 @@ def test_a_run_with_marks_is_read_as_without(run: Path, tmp_path: Path, encoding
     assert tally.right == 1
 
 
-def test_an_evaluation_with_a_mark_goes_on_and_a_suite_is_read(tmp_path: Path) -> None:
+def test_an_evaluation_with_a_byte_order_mark_resumes_and_a_suite_is_read(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     file = EvalFile(path, {}, restart=True)
     file.begin()

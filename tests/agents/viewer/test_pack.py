@@ -9,7 +9,7 @@ from viewed_run import write_run
 
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.viewer.pack import CHUNK, pack, squeeze
+from turntree.agents.viewer.pack import CHUNK, compress, pack
 from turntree.agents.viewer.source import Source
 
 
@@ -24,10 +24,10 @@ async def test_columns_and_chunks_hold_every_episode_in_order(renderer: Renderer
     assert packed.columns["outcome"][:4] == ["solved", "not solved", "not solved", "failure"]
     assert {len(column) for column in packed.columns.values()} == {len(records)}
     last = unpack(packed.chunks[2])[2]
-    said = records[-1].episode.turns[0]
-    assert last["turns"][0]["ids"] == list(said.completion.token_ids)
-    assert last["turns"][0]["accepted"] == "".join("01"[flag] for flag in said.completion.accepted)
-    assert last["turns"][0]["levels"] == said.completion.levels
+    result = records[-1].episode.turns[0]
+    assert last["turns"][0]["ids"] == list(result.completion.token_ids)
+    assert last["turns"][0]["accepted"] == "".join("01"[flag] for flag in result.completion.accepted)
+    assert last["turns"][0]["levels"] == result.completion.levels
 
 
 def test_turns_that_a_limit_of_tokens_cut_are_counted(source: Source) -> None:
@@ -57,7 +57,7 @@ def test_every_token_is_there_once_and_turns_are_gathered_by_their_exact_prompt(
 
 
 def test_numbers_that_json_cannot_write_become_null() -> None:
-    assert unpack(squeeze({"a": [float("nan"), float("-inf"), 1.5], "b": (1, None, "x")})) == {
+    assert unpack(compress({"a": [float("nan"), float("-inf"), 1.5], "b": (1, None, "x")})) == {
         "a": [None, None, 1.5],
         "b": [1, None, "x"],
     }

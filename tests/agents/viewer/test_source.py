@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from turntree.agents.errors import RecordError
-from turntree.agents.viewer.curves import curves
+from turntree.agents.viewer.chart import curves
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.state_turns import state_turns
 
@@ -12,7 +12,7 @@ def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures_with_their_cu
     assert [record.labels["step"] for record in source.records()] == [1] * 10 + [2] * 10 + [3] * 10 + [4] * 10
     assert [row.step for row in source.metrics] == [1, 2, 3, 4]  # the fifth line is still being written
     drawn = {curve.title: curve.svg for curve in curves(source)}
-    assert set(drawn) == {"mean reward", "seconds of a step", "tokens per forward pass"}
+    assert set(drawn) == {"mean reward", "seconds per step", "tokens per forward pass"}
     assert "each step, training step 4: 1<" in drawn["mean reward"]
     first = state_turns(source.records(), task=None, turn=0)
     assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 40, 40)
@@ -24,7 +24,7 @@ def test_steps_that_were_played_again_are_drawn_without_drafts_and_with_them(run
     lines = [f'{{"step": {n}, "plain": {{"seconds": 2}}, "speculative": {{"seconds": 1}}}}\n' for n in (1, 3)]
     (run / "comparison.jsonl").write_text("".join(lines))
     chart = curves(Source.open(run))[-1]
-    assert chart.title.startswith("engine seconds of a step that was played again")
+    assert chart.title.startswith("engine seconds of replayed steps")
     for line in ("without drafts, training step 3: 2", "with drafts, training step 3: 1"):
         assert f">{line}<" in chart.svg
     (run / "comparison.jsonl").write_text(lines[0])
@@ -56,11 +56,11 @@ def test_a_figure_that_is_no_number_is_named_and_one_that_is_infinite_left_out(r
         return [curve.title for curve in curves(Source.open(run))]
 
     for wrong in ('"x"', "[1]", "true", "{}"):
-        with pytest.raises(RecordError, match=r"engine\.jsonl, line 2: expected a number as 'seconds'"):
+        with pytest.raises(RecordError, match=r"engine\.jsonl, line 2: expected a number for 'seconds'"):
             titles("1", wrong)
     for infinite in ("NaN", "Infinity", "1e400", "-1e400", "1" + "0" * 400, "null"):
-        assert "engine seconds of a step" not in titles("1", infinite)
-    assert "engine seconds of a step" in titles("-1", "-2", "1e300")
+        assert "engine seconds per step" not in titles("1", infinite)
+    assert "engine seconds per step" in titles("-1", "-2", "1e300")
 
 
 def test_the_model_of_a_run_is_read_from_its_configuration(run: Path) -> None:

@@ -16,12 +16,10 @@ from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer.trace_export import export_trace
 
 Said = dict[tuple[int, int, int], Episode]
-"""Episodes by step, index and session."""
 
 
 @pytest.fixture
 async def said(renderer: Renderer) -> Said:
-    """Two epochs of two tasks, two samples each."""
     episodes = {}
     for step in range(1, 5):
         index = (step + 1) % 2
@@ -52,7 +50,7 @@ async def test_the_benchmarks_reader_gets_every_turn_back(said: Said, tmp_path: 
     assert len({turn.start for turn in read.turns}) == 2
 
 
-async def test_rewards_log_probabilities_and_levels_lie_beside_the_tokens(said: Said, tmp_path: Path) -> None:
+async def test_rewards_log_probabilities_and_levels_align_with_the_tokens(said: Said, tmp_path: Path) -> None:
     said = {label: _changed(episode, step=label[0]) for label, episode in said.items()}
     trace = export_trace(record(tmp_path, said)).trace
     assert trace.epoch.tolist() == [0] * 4 + [1] * 4
@@ -79,7 +77,7 @@ def _changed(episode: Episode, *, step: int) -> Episode:
     return replace(episode, turns=tuple(turns))
 
 
-async def test_lost_episodes_are_left_out_and_the_later_of_two_stays(said: Said, tmp_path: Path) -> None:
+async def test_failed_episodes_are_left_out_and_the_later_of_two_stays(said: Said, tmp_path: Path) -> None:
     lost = replace(said[1, 0, 0], stop_reason=StopReason.FAILURE, failure="gone")
     record(tmp_path, {(1, 0, 0): lost, (1, 0, 1): said[3, 0, 1]})
     exported = export_trace(record(tmp_path, {(1, 0, 1): said[1, 0, 1]}))
@@ -90,7 +88,7 @@ async def test_lost_episodes_are_left_out_and_the_later_of_two_stays(said: Said,
 async def test_what_is_no_recorded_training_is_refused(said: Said, tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "evaluation.jsonl") as writer:
         writer.write(said[1, 0, 0], index=0)
-    with pytest.raises(RecordError, match="expected those of a training run"):
+    with pytest.raises(RecordError, match="expected an episode of a training run"):
         export_trace(tmp_path / "evaluation.jsonl")
     with pytest.raises(ValueError, match="vocab must be larger"):
         export_trace(record(tmp_path, said), vocab=3)

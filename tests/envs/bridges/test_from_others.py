@@ -13,13 +13,10 @@ from turntree.envs.errors import DataError
 
 
 def finish(env: Env, *turns: str, index: int = 0) -> float:
-    """The rewards of an episode together."""
     return sum(step[1] for step in play(env, turns, index))
 
 
 class Echo:
-    """What OpenEnv's interface asks for."""
-
     def __init__(self) -> None:
         self.closed = False
 
@@ -90,8 +87,6 @@ def test_a_missing_library_is_named(make: Any, package: str, monkeypatch: pytest
 
 
 class Numbers(list[Any]):
-    """What reasoning-gym makes."""
-
     def __init__(self, name: str, *, size: int, seed: int, **settings: Any) -> None:
         super().__init__(
             {"question": f"{name} {n}?", "answer": str(n + seed), "metadata": settings} for n in range(size)
@@ -104,7 +99,7 @@ class Numbers(list[Any]):
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for reasoning-gym and verifiers; tests of them themselves are in make test-interop."""
+    # Stand-ins for reasoning-gym and verifiers; make test-interop tests with the libraries themselves.
 
     def load(config: Any) -> Any:
         if config.id != "sums-v1":

@@ -1,5 +1,3 @@
-"""GEM itself: its games here, and environments of ours in its registry, its vectors and its copies."""
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,13 +6,12 @@ from bridge_results import require_result
 from playing import Shop, call, halving, play
 
 from turntree.envs import make, require_conformance
-from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.gem import Gem, gem_environment
+from turntree.envs.bridges.libraries import EpisodeFailure
 from turntree.envs.errors import EnvError
 
 pytestmark = pytest.mark.interop
-SLOW = {"game:Sokoban-v0-hard"}
-"""Takes ten seconds to set up."""
+SLOW = {"game:Sokoban-v0-hard"}  #: takes ten seconds to set up
 TURNS = ("hello", "\\boxed{1}", "\\boxed{up}", "\\boxed{1 1}", "")
 
 

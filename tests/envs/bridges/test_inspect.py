@@ -1,5 +1,3 @@
-"""Inspect itself: its evaluation of our environments, and our results as a log that its viewer serves."""
-
 import json
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +14,7 @@ from turntree.agents.episodes.record import episode_to_dict
 from turntree.agents.evaluation.evaluate import evaluate
 from turntree.agents.loop.renderer import Renderer
 from turntree.envs import make
-from turntree.envs.bridges.inspect_ai import inspect_task
-from turntree.envs.bridges.inspect_log import write_inspect_log
+from turntree.envs.bridges.inspect_ai import inspect_task, write_inspect_log
 
 pytestmark = pytest.mark.interop
 arithmetic = partial(make, "turntree/Arithmetic-v0")
@@ -25,7 +22,7 @@ arithmetic = partial(make, "turntree/Arithmetic-v0")
 
 @pytest.fixture(scope="module")
 def outputs() -> Callable[..., list[Any]]:
-    """What Inspect's mock model says: texts, and calls as pairs of a name and arguments."""
+    # Outputs of Inspect's mock model: texts, and calls as pairs of a name and arguments.
     from inspect_ai.model import ModelOutput, ModelUsage
 
     def said(*turns: Any) -> list[Any]:
@@ -80,7 +77,7 @@ def test_a_wrong_call_is_told_to_their_model_and_a_failure_is_an_error_and_no_sc
 
 
 async def results() -> list[dict[str, Any]]:
-    """Rows as an evaluation writes them: a task that is solved, one that is not, and one that failed."""
+    # Rows as an evaluation writes them: one solved task, one unsolved, one failed.
     tokenizer = chatml_tokenizer()
     gold = arithmetic().task(0).answer
     engine = ScriptedEngine(lambda prompt: f"#### {gold}", tokenizer)

@@ -1,5 +1,3 @@
-"""The Model Context Protocol itself: a real server over stdio, and a failure wherever it is slow or gone."""
-
 import json
 import os
 import sys
@@ -28,7 +26,6 @@ def command(*arguments: str) -> Any:
 
 
 def children() -> set[str]:
-    """Servers of this process."""
     found = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     pids = {pid for path in found for pid in path.read_text().split()}
     lines = {pid: Path(f"/proc/{pid}/cmdline") for pid in pids}
@@ -36,7 +33,7 @@ def children() -> set[str]:
 
 
 def ended() -> bool:
-    """Whether all servers end, those that must be killed included."""
+    # Servers that must be killed count, too.
     for _ in range(1200):
         if not children():
             break

@@ -1,5 +1,3 @@
-"""OpenEnv itself: an environment of theirs in this process, and behind their own server and client."""
-
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +15,6 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module")
 def kinds() -> tuple[Any, Any, Any]:
-    """An action, an observation and an environment, as OpenEnv asks for them."""
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, Observation, State
 
@@ -46,7 +43,6 @@ def kinds() -> tuple[Any, Any, Any]:
 
 @pytest.fixture(scope="module")
 def address(kinds: Any) -> Iterator[str]:
-    """Where their own server serves the environment."""
     import uvicorn
     from openenv.core.env_server.http_server import create_fastapi_app
 

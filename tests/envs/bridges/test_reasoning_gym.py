@@ -1,5 +1,3 @@
-"""reasoning-gym itself: golds are paid in the form that the prompt asks for, and no text makes a checker raise."""
-
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def played() -> dict[str, list[Any]]:
-    """The steps of every set: the gold, where there is one, and then each hostile text."""
+    # The steps of every data set: the gold answer, if there is one, then each hostile text.
     from reasoning_gym.factory import DATASETS
 
     def steps(name: str) -> list[Any]:

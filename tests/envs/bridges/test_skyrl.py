@@ -1,5 +1,3 @@
-"""SkyRL-Gym itself: environments of ours in its registry."""
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +6,7 @@ from bridge_results import require_result
 from playing import Shop, call
 
 from turntree.envs import make
-from turntree.envs.bridges.failure import EpisodeFailure
+from turntree.envs.bridges.libraries import EpisodeFailure
 from turntree.envs.bridges.skyrl import skyrl_environment
 
 pytestmark = pytest.mark.interop

@@ -1,5 +1,3 @@
-"""TextArena itself: every game of one player that needs no download is played, scored, kept and restored."""
-
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -14,15 +12,14 @@ from turntree.envs.bridges.textarena import TextArena
 from turntree.envs.errors import EnvError
 
 pytestmark = pytest.mark.interop
-SLOW = {"Sokoban-v0-medium"}
-"""Takes ten seconds to set up, as Sokoban-v0 but larger."""
+SLOW = {"Sokoban-v0-medium"}  #: takes ten seconds to set up, and differs from Sokoban-v0 only in size
 BAD = ("word", "", "[[[((", "[" + "9" * 4000 + "]", "[-1 -1]", "[a]")
 MOVES = ("[up]", "[1]", "[down]", "[0 0]", "[A1]", "[1 2 3]", "[C A]", "[right]", "[1 1 1]", "[continue]") * 2
 
 
 @pytest.fixture(scope="module")
 def games() -> Iterator[dict[str, str]]:
-    """Every game by its name, with the reason why it cannot begin, if it cannot."""
+    # Every game by its name, with the reason why it cannot begin, if there is one.
     import nltk
     from textarena.envs.registration import ENV_REGISTRY
 
@@ -42,7 +39,7 @@ def refusal(name: str) -> str:
 
 
 def first(games: dict[str, str]) -> list[str]:
-    """One game of each kind: they differ in sizes alone."""
+    # One game of each kind, because games of a kind differ only in size.
     kinds = {name.partition("-")[0]: name for name in sorted(games, reverse=True) if not games[name]}
     return list(kinds.values())
 
@@ -88,7 +85,7 @@ def test_every_kind_of_game_goes_on_from_a_snapshot(games: dict[str, str]) -> No
 
 def test_the_games_that_cannot_begin_say_why(games: dict[str, str]) -> None:
     refused = {name: reason for name, reason in games.items() if reason}
-    assert {"several players" in refused["PublicGoodsGame-v0"], "LookupError" in refused["Wordle-v0"]} == {True}
+    assert {"single-player" in refused["PublicGoodsGame-v0"], "LookupError" in refused["Wordle-v0"]} == {True}
     assert all(name in reason and "\n" not in reason for name, reason in refused.items())
 
 

@@ -1,5 +1,3 @@
-"""TRL itself: ``GRPOTrainer`` with environments of ours, three steps of a tiny model, and tools called in its loop."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ pytestmark = pytest.mark.interop
 
 
 def parts(folder: Path, make_env: Any, steps: int, **more: Any) -> dict[str, Any]:
-    """Arguments of a trainer with a tiny model and four tasks."""
     from datasets import Dataset
     from trl import GRPOConfig
     from trl.chat_template_utils import qwen3_chat_template
@@ -51,7 +48,7 @@ def test_three_steps_of_a_tiny_model(tmp_path: Path) -> None:
     from trl import GRPOTrainer
 
     class Short(Shop):
-        """Pays short answers, so that an untrained model's rewards differ."""
+        # Rewards short answers, so that an untrained model's rewards differ.
 
         def reply(self, message: Message) -> Reply:
             return Reply(reward=1.0 / (1 + len(message.content)), done=True)
@@ -75,8 +72,6 @@ def test_a_call_in_trls_loop_reaches_the_tool_and_the_answer_is_paid(tmp_path: P
     said = ['<tool_call>\n{"name": "price", "arguments": {"item": "pens"}}\n</tool_call>', "12"]
 
     class Scripted(GRPOTrainer):  # type: ignore[misc]
-        """Says the script's turns in the place of the model's."""
-
         seen: list[str] = []
         turn = 0
 

@@ -1,5 +1,3 @@
-"""verifiers itself: its tasks score the same dialogues as in verifiers, with their own prompts, rewards and tools."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""What an attack finds: planted faults nearly all of them, and nothing where nothing is wrong."""
-
 import os
 import tomllib
 from collections.abc import Sequence
@@ -29,15 +27,13 @@ def test_a_sound_grader_has_no_finding(kind: str) -> None:
 
 
 SOURCES = [tuple(row) for row in TABLE["environments"]["faults"]]
-FOUND = 0.95
-"""Share of the faults that an attack must find."""
+FOUND = 0.95  #: fraction of the faults that an attack must find
 _COUNT = 12
+#: Number of tasks for environments in which attacking one task takes seconds.
 MOST = {
     **dict.fromkeys(("turntree/Repair-v0", "turntree/Adventure-v0"), 4),
     **dict.fromkeys(("turntree/Equations-v0", "turntree/UnitConversion-v0", "turntree/NumberGuessing-v0"), 40),
 }
-"""Tasks of environments in which an attack of a task takes seconds: programs run, episodes have many turns, or each
-answer is compared in a worker."""
 
 
 def finds(kind: str, grader: str) -> bool:
@@ -45,7 +41,7 @@ def finds(kind: str, grader: str) -> bool:
 
 
 def finds_in_source(folder: Path, name: str, file: str, old: str, new: str) -> bool:
-    """Whether a fault gives a finding that there is not without it."""
+    # A finding counts if the environment does not have it without the fault.
     entry = find_entry(f"turntree/{name}-v0")
     assert entry is not None
     with planted(f"envs/{file}", old, new):
@@ -97,13 +93,12 @@ def test_an_attack_finds_nearly_all_planted_faults(tmp_path: Path) -> None:
 
 
 PLAYED = [pytest.param(one, marks=[pytest.mark.interop] if "BFCL" in one.id else []) for one in CATALOGUE]
-"""One of them needs a package of its own."""
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("entry", PLAYED, ids=lambda entry: entry.id)
 def test_no_environment_pays_without_a_solution(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the reasons that the table names; with the published data where it is there."""
+    # Except for the reasons in the table; with the published data if it is there.
     monkeypatch.setenv("TURNTREE_DATA", os.fspath(SHARED))
     if "BFCL" in entry.id:  # its data come with its package, for which a stand-in may be there
         if not list(distributions(name="bfcl-eval")):
@@ -118,8 +113,6 @@ def test_no_environment_pays_without_a_solution(entry: Entry, monkeypatch: pytes
 
 
 class Quiz(Env):
-    """Asks for the number of the task; what is paid is set by a test."""
-
     num_tasks = 8
 
     def task(self, index: int) -> Task:

@@ -16,8 +16,6 @@ from turntree.envs.errors import ConformanceError
 
 
 class Counter(Env):
-    """Counts the policy's turns and greets it with a drawn number; the toy that breaks below."""
-
     num_tasks = 9
 
     def __init__(self, **kwargs: Any) -> None:
@@ -65,8 +63,6 @@ def init(**attributes: Any) -> Callable[..., None]:
 
 
 def step(change: Callable[..., Any] | None = None, **info: Any) -> Callable[..., Any]:
-    """A ``step`` whose outcome is changed, or whose info has other entries."""
-
     def changed(self: Counter, action: str) -> Any:
         *rest, told = outcome = Counter.step(self, action)
         return change(*outcome) if change else (*rest, {**told, **info})
@@ -111,7 +107,7 @@ class Forkable(Counter):
 
 
 class CountsOutside(Counter):
-    """What it counts in is no part of a snapshot, so that a copy counts as well."""
+    # Its counter is not part of a snapshot, so a copy changes the original's counter.
 
     forkable = True
     static_attributes = Counter.static_attributes | {"file"}

@@ -1,5 +1,3 @@
-"""What leaves code of an environment is an exception, whatever it raises; Ctrl-C is the user's."""
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

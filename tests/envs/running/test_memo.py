@@ -12,8 +12,6 @@ RUNS: Counter[str] = Counter()
 
 
 class Notes(Env):
-    """Writes notes and reads them; reading changes nothing, writing does."""
-
     def task(self, index: int) -> Task:
         return Task(id=f"notes/{index}", prompt="Take notes.")
 
@@ -113,7 +111,7 @@ def test_the_oldest_results_go_first_also_where_threads_share_a_memo() -> None:
     assert memo.get("a") == "1"
     memo.put("c", "3")
     assert [memo.get(key) for key in "bac"] == [None, "1", "3"]
-    with pytest.raises(ValueError, match="max_results=0"):
+    with pytest.raises(ValueError, match="max_results must be at least 1, got 0"):
         ResultMemo(0)
     memo = ResultMemo(5)
 

@@ -1,4 +1,4 @@
-"""A stand-in for the ``docker`` command runs the code here, so that the command line and the deadline are tested."""
+"""A stand-in for the ``docker`` command runs the code here; it tests the command line and the deadline."""
 
 import sys
 from pathlib import Path

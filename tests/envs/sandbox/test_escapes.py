@@ -1,4 +1,4 @@
-"""Escape attempts: each is contained, leaves nothing running, and does not touch the next run."""
+"""Escape attempts: each is contained, leaves nothing running, and does not affect the next run."""
 
 import os
 import signal
@@ -19,8 +19,7 @@ from turntree.envs.sandbox import CodeResult, CodeStatus, PythonSandbox, Sandbox
 from turntree.envs.sandbox.processes import descendants, ticks
 
 LIMITS = SandboxLimits(seconds=patience(1.0), memory_bytes=200 * 2**20, processes=8, output_bytes=1000)
-HASTY = replace(LIMITS, seconds=patience(0.3))
-"""For what is stopped at its deadline alone."""
+HASTY = replace(LIMITS, seconds=patience(0.3))  #: for code that only the deadline stops
 
 
 @pytest.fixture(scope="module", params=["namespaces", "process"])
@@ -47,7 +46,6 @@ def aftermath(sandbox: PythonSandbox) -> Iterator[None]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user of the machine may read and write."""
     with TemporaryDirectory(dir="/tmp") as name:
         os.chmod(name, 0o777)
         yield Path(name)
@@ -219,7 +217,7 @@ def test_a_session_stands_still_between_two_calls(sandbox: PythonSandbox) -> Non
         for pid in below:  # the control: somebody outside wakes them
             os.kill(pid, signal.SIGCONT)
         eventually(lambda: ticks(below) > used + 20)
-        assert "ran on between two calls" in session.run("1").error
+        assert "kept running between two calls" in session.run("1").error
 
 
 @pytest.mark.parametrize("code", ["assert c.timer_create(0, 0, 0) == 0", "fcntl.fcntl(1, 10, 18)"])

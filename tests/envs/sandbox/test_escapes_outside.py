@@ -1,4 +1,4 @@
-"""The control of ``test_escapes``: outside of the sandbox the same attempts succeed."""
+"""The control of ``test_escapes``: outside the sandbox the same attempts succeed."""
 
 import contextlib
 import os

@@ -72,7 +72,6 @@ def test_code_runs_as_a_script_does(sandbox: PythonSandbox, code: str) -> None:
 
 
 def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
-    """Whether a script of a report ends as it was meant to, with the output that was meant."""
     code, right = row["prediction"], row["right"]
     if right == "two lines":  # of a child that nobody waits for, what it wrote by then: print writes its end apart
         stdout = sandbox.run(code).stdout
@@ -94,7 +93,6 @@ def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
 
 
 def test_scripts_of_other_projects_reports_run_as_they_were_meant(sandbox: PythonSandbox) -> None:
-    """Those that end, but for those of sessions."""
     rows = [row for row in shared_rows("env_cases_3.jsonl", "PythonSandbox") if row["kind"] != "session"]
     ending = [row for row in rows if row["right"][0] != "timeout" and "while True" not in row["prediction"]]
     assert [row["id"] for row in ending if not as_meant(row, sandbox)] == []

@@ -37,7 +37,7 @@ def test_state_lasts_through_an_episode_and_errors_and_a_lost_session_are_told_t
     assert "ZeroDivisionError" in said
     say(bench, "x = 1")
     said = say(bench, "import time; time.sleep(1000)")
-    assert said.endswith(f"stopped after {SECONDS:g} s\nThe session has begun anew: its variables are lost.")
+    assert said.endswith(f"stopped after {SECONDS:g} s\nThe session was restarted: its variables are lost.")
 
 
 def test_a_snapshot_brings_the_variables_back(bench: Bench) -> None:

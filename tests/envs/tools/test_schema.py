@@ -1,8 +1,8 @@
-"""Schemas of functions, and the arguments that they allow.
+"""Schemas equal those of ``transformers.utils.get_json_schema``.
 
-Many signatures, one law: the schema equals that of ``transformers.utils.get_json_schema``. Left out is what the
-reference cannot read: ``name (type):`` in a docstring, choices that are no strings, choices for two arguments, tuples
-of one, a continued line that begins like an argument; and a bare ``list`` or ``tuple``, which it calls an object.
+Left out is what transformers cannot read: ``name (type):`` in a docstring, choices that are not strings, choices for
+two arguments, tuples of one, a continued line that begins like an argument. A bare ``list`` or ``tuple`` is an object
+there.
 """
 
 from collections.abc import Callable

@@ -78,6 +78,7 @@ MODEST = Policy((3.0, 3.0), np.sqrt)
 MISSED = Policy((1.0, 30.0), lambda estimate: np.full_like(estimate, 0.02))
 
 
+#: seconds of a step
 COSTS = {
     "free": lambda rows, tokens: 0.02,
     "linear": lambda rows, tokens: 0.02 + 0.001 * tokens,
@@ -87,7 +88,6 @@ COSTS = {
     "stairs": lambda rows, tokens: 0.02 * -(-tokens // 32),
     "dear rows": lambda rows, tokens: 0.01 + 0.002 * rows + 0.0002 * tokens,
 }
-"""Seconds of a step."""
 NOISY = {"noise": 0.05, "hiccups": 0.01}
 
 
@@ -102,8 +102,7 @@ def test_a_warm_budget_reaches_the_best_fixed_threshold(cost, policy):
 
 
 @pytest.mark.parametrize(
-    ("cost", "policy", "rows"),
-    every_third(["linear", "steep", "accelerator", "stairs"], [LIAR, MISSED], [1, 4, 64]),
+    ("cost", "policy", "rows"), every_third(["linear", "steep", "accelerator", "stairs"], [LIAR, MISSED], [1, 4, 64])
 )
 def test_where_drafts_lose_almost_nothing_is_lost(cost, policy, rows):
     without = simulate(Fixed(2.0), COSTS[cost], policy, rows=rows, steps=500, **NOISY)
@@ -168,7 +167,7 @@ def test_more_is_drafted_only_as_drafts_are_accepted():
 
 
 class Watched:
-    """A budget: whether it rested in each step, and what it allowed."""
+    """Records for each step whether the budget rested and what it allowed."""
 
     def __init__(self, budget):
         self._budget, self.observe, self.rested, self.allowed = budget, budget.observe, [], []
@@ -219,11 +218,11 @@ def test_where_drafts_pay_no_step_goes_without_a_decision_nor_does_one_of_other_
     assert not idle.rests(16), "a decision for other requests ends the rest"
 
 
+#: seconds that no function of the tokens describes: any draft slows the step, as outside of a graph
 OVERHEAD = {
     "any draft": lambda rows, tokens: (0.01 + 0.0002 * rows) * (1.5 if tokens > rows else 1.0),
     "any draft, dear": lambda rows, tokens: (0.01 + 0.0002 * rows) * (3.0 if tokens > rows else 1.0),
 }
-"""Seconds of a step that no function of its tokens tells: a single draft makes it slower, as out of a graph."""
 SELDOM = lambda step: SHARP if step % 40 < 6 else LIAR  # noqa: E731
 
 

@@ -1,5 +1,3 @@
-"""Time beside an engine without drafts, played with seconds by formula: the switch sees a step two steps later."""
-
 import math
 import random
 from dataclasses import dataclass
@@ -13,20 +11,20 @@ LEAST = 0.97
 
 
 def plain(rows):
-    """Seconds of a stock step of a model of 1.5 billion parameters on one GPU, roughly."""
+    """Return the seconds of a plain step of a 1.5B model on one GPU, roughly."""
     return 0.0023 + 0.000042 * rows
 
 
 @dataclass
 class Played:
     seconds: float = 0.0
-    stock: float = 0.0
+    undrafted: float = 0.0
     drafted: int = 0
     changes: int = 0
 
     @property
     def ratio(self):
-        return self.stock / self.seconds
+        return self.undrafted / self.seconds
 
 
 class Always:
@@ -38,9 +36,10 @@ class Always:
 
 
 def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=200_000, noise=0.05, seed=0):
-    """Requests sample ``tokens``; ``cost`` of a step with drafts as a multiple, ``gain`` its tokens of a request.
+    """Sample ``tokens``; ``cost`` of a step with drafts is a multiple, ``gain`` its tokens per request.
 
-    All but the cost are functions of the share of the tokens sampled so far, so that two switches meet the same.
+    All but the cost depend on the fraction of tokens sampled so far, so that two switches face the same load.
+    The switch sees a step two steps later.
     """
     dice, out, left, ahead, was = random.Random(seed), Played(), tokens, [], False
     while left > 0:
@@ -53,7 +52,7 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
         took = plain(now) * busy(done) * multiple * math.exp(dice.gauss(0, noise))
         took += 0.05 if dice.random() < 0.001 else 0.0
         out.seconds += took
-        out.stock += emitted * (plain(now) * busy(done) + 0.00005) / now
+        out.undrafted += emitted * (plain(now) * busy(done) + 0.00005) / now
         out.drafted += drafts
         out.changes += drafts != was
         was, left = drafts, left - emitted
@@ -64,7 +63,7 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
 
 
 def falling(done):
-    """256 requests, then fewer and fewer, twice."""
+    """Return request counts that fall from 256, twice."""
     return max(1, round(256 * (1 - 2 * done % 1) ** 2))
 
 
@@ -160,11 +159,11 @@ def test_prompts_cost_what_they_take_and_steps_that_are_mostly_prompts_tell_noth
             known.settle()
     assert known.seconds(16) == pytest.approx(plain(16), rel=0.05)
     assert known.by_prompt_token == pytest.approx(1e-5, rel=0.1)
-    assert known.tells(16, 200)
-    assert not known.tells(16, 2000)
+    assert known.is_informative(16, 200)
+    assert not known.is_informative(16, 2000)
 
 
-def test_steps_without_drafts_are_measured_anew_a_day_later_and_figures_tell_where_the_time_went():
+def test_steps_without_drafts_are_measured_again_a_day_later_and_figures_show_where_the_time_went():
     switch, paying = DraftSwitch(), load(1.15, lambda done: 4.5, "64", "steady", 20_000)
     played = play(switch, **paying)
     assert switch.wants(64, now=played.seconds + 1)
@@ -175,5 +174,5 @@ def test_steps_without_drafts_are_measured_anew_a_day_later_and_figures_tell_whe
     assert figures["seconds_on"] + figures["seconds_off"] == pytest.approx(played.seconds, rel=0.02)
     assert figures["seconds_on"] > 0.8 * played.seconds
     assert figures["trials"] >= 1
-    assert figures["seconds_lost"] == pytest.approx(played.seconds - played.stock, rel=0.1)
+    assert figures["seconds_lost"] == pytest.approx(played.seconds - played.undrafted, rel=0.1)
     assert figures["plain_ms_64"] == pytest.approx(1e3 * plain(64), rel=0.05)

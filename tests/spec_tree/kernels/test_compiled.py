@@ -12,7 +12,6 @@ RUN = "import sys; sys.path.insert(0, sys.argv[1]); import outer; print(outer.to
 
 
 def python(code: str, *arguments: str, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run code in another process, which keeps what it compiles in ``cache``."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)} if cache else None
     return interpreter.python("-c", code, *arguments, env=environment)
 

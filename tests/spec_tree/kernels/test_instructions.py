@@ -1,5 +1,3 @@
-"""Each machine instruction against plain Python, logarithm and logistic function against numpy in float64."""
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.compiled import int32, int64, kernel
-from turntree.spec_tree.kernels.elementary import logarithm, logistic
 from turntree.spec_tree.kernels.instructions import add, alike8, as_bits, equal16, fetch, from_bits, lowest, where
+from turntree.spec_tree.kernels.weighing import logarithm, logistic
 
 Ints, Longs, Floats = NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]
 

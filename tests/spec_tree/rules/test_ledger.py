@@ -14,11 +14,11 @@ from turntree.spec_tree.rules.ledger_arrays import array_keys, fill_ledger, ledg
 from turntree.spec_tree.rules.level import Level, level_codes, worst_level
 
 
-def turn(*tokens: int, room: int = 8, top: int = 2, seed: int | None = 1, version: int = 0) -> StoredTurn:
-    """A turn of ``tokens``, whose log-probabilities are all different."""
+def turn(*tokens: int, token_limit: int = 8, top: int = 2, seed: int | None = 1, version: int = 0) -> StoredTurn:
+    """Return a turn whose log-probabilities are all different."""
     count = len(tokens)
     tops = np.arange(count * top).reshape(count, top)
-    fields = {"seed": seed, "version": version, "room": room, "stopped": count % 2 == 0}
+    fields = {"seed": seed, "version": version, "token_limit": token_limit, "stopped": count % 2 == 0}
     return stored_turn(tokens, -np.arange(1, count + 1), tops, -tops, **fields)
 
 
@@ -32,7 +32,7 @@ def test_codes_of_levels_leave_zero_for_tokens_not_sampled_and_the_worst_is_the_
 
 
 def ledger_of(count: int, key: Hashable = "s") -> Ledger:
-    """So many turns of a step that is over."""
+    """Return a ledger with ``count`` turns of a closed step."""
     ledger = Ledger(max_tokens=10_000)
     for rank in range(count):
         ledger.add(key, turn(1), rank=rank)
@@ -48,7 +48,7 @@ def test_a_turn_is_handed_out_once_its_step_is_over_and_the_second_use_raises() 
         ledger.use(number)
     ledger.close_step()
     assert ledger.use(number).turn.tokens.tolist() == [1, 2]
-    with pytest.raises(TurnUnavailable, match="one draw"):
+    with pytest.raises(TurnUnavailable, match="can be used once"):
         ledger.use(number)
     assert ledger.take("s") is None
     assert ledger.take("t").number == other
@@ -61,7 +61,7 @@ def test_only_the_exact_key_finds_a_turn_and_used_or_too_large_ones_are_forgotte
     assert ledger.take(("s", 0.7)) is None
     assert ledger.take(("s", 1.0)) is not None
     ledger = Ledger(max_tokens=4)
-    ledger.add("s", turn(1, room=8), rank=0)
+    ledger.add("s", turn(1, token_limit=8), rank=0)
     assert ledger.stats().turns == 0
     ledger = ledger_of(100)
     for _ in range(99):
@@ -93,7 +93,7 @@ def test_the_turns_that_wait_are_those_of_the_latest_closed_step_among_which_one
     assert ledger.waiting("s") == []
 
 
-def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first() -> None:
+def test_turns_of_the_oldest_step_are_dropped_from_a_full_ledger_the_lowest_rank_first() -> None:
     ledger = Ledger(max_tokens=16)
     ledger.add("b", turn(2), rank=2)
     first = ledger.add("a", turn(1), rank=1)
@@ -109,32 +109,34 @@ def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first
 
 
 def test_what_comes_late_is_not_kept_below_what_was_dropped() -> None:
-    """Otherwise a step would keep more of its late turns, the long ones; a restored ledger knows it as well."""
+    # Otherwise a step would keep more of its late turns, the long ones.
     saved, (a, b, c, d) = Ledger(max_tokens=10), [(number, 1.0, number) for number in range(4)]
-    saved.add(a, turn(1, room=6), rank=5)
-    saved.add(b, turn(1, room=6), rank=9)
+    saved.add(a, turn(1, token_limit=6), rank=5)
+    saved.add(b, turn(1, token_limit=6), rank=9)
     for ledger in (restored(saved), saved):
-        ledger.add(c, turn(1, room=3), rank=4)
+        ledger.add(c, turn(1, token_limit=3), rank=4)
         assert ledger.stats().turns == 1
-        ledger.add(d, turn(1, room=3), rank=6)
+        ledger.add(d, turn(1, token_limit=3), rank=6)
         ledger.close_step()
         assert [ledger.take(key) is not None for key in (a, b, c, d)] == [False, True, False, True]
         assert ledger.stats().dropped == 2
 
 
 def survivors(charge_by_length: bool = False, rank_by_arrival: bool = False) -> dict[int, float]:
-    """Share of turns of 1 and of 3 tokens that are still there: three turns, the short ones there first, whose
-    lengths and ranks take all values."""
+    """Return the fraction of turns of 1 and of 3 tokens that are kept, over all lengths and ranks of three turns.
+
+    Short turns arrive first.
+    """
     kept, seen = {1: 0, 3: 0}, {1: 0, 3: 0}
     for lengths, ranks in product(product((1, 3), repeat=3), permutations(range(3))):
         ledger = Ledger(max_tokens=6)
-        for arrival, place in enumerate(sorted(range(3), key=lambda place: lengths[place])):
-            stored = turn(*range(lengths[place]), room=lengths[place] if charge_by_length else 3)
-            ledger.add(place, stored, rank=arrival if rank_by_arrival else ranks[place])
+        for arrival, position in enumerate(sorted(range(3), key=lambda position: lengths[position])):
+            stored = turn(*range(lengths[position]), token_limit=lengths[position] if charge_by_length else 3)
+            ledger.add(position, stored, rank=arrival if rank_by_arrival else ranks[position])
         ledger.close_step()
-        for place, length in enumerate(lengths):
+        for position, length in enumerate(lengths):
             seen[length] += 1
-            kept[length] += ledger.take(place) is not None
+            kept[length] += ledger.take(position) is not None
     return {length: kept[length] / seen[length] for length in kept}
 
 
@@ -146,7 +148,7 @@ def test_whether_a_turn_is_kept_does_not_depend_on_its_length() -> None:
         assert abs(unfair[1] - unfair[3]) > 0.1, f"the control {fault} must prefer some length"
 
 
-def test_a_draw_that_is_made_again_is_stored_once_even_where_it_was_dropped() -> None:
+def test_a_repeated_draw_is_stored_once_even_if_it_was_dropped() -> None:
     ledger = Ledger(max_tokens=8)
     first = ledger.add("s", turn(1), rank=3)
     assert ledger.add("s", turn(2), rank=3) == first
@@ -184,16 +186,16 @@ def test_threads_never_get_the_same_turn() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"room": 1}, "1 to room=1 tokens, got 2"),
+        ({"token_limit": 1}, "1 to token_limit=1 tokens, got 2"),
         ({"logprobs": np.zeros(1, np.float32)}, "expected 2 log-probabilities"),
         ({"top_ids": np.zeros((1, 2), np.int32)}, r"expected top tokens of shape \(2, k\)"),
     ],
 )
-def test_a_malformed_turn_or_a_ledger_without_room_is_refused(fields: dict[str, object], message: str) -> None:
+def test_a_malformed_turn_or_a_ledger_of_no_tokens_is_refused(fields: dict[str, object], message: str) -> None:
     good = {name: getattr(turn(1, 2), name) for name in StoredTurn.__slots__}
     with pytest.raises(ValueError, match=message):
         StoredTurn(**{**good, **fields})
-    with pytest.raises(ValueError, match="max_tokens=0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         Ledger(max_tokens=0)
 
 
@@ -212,7 +214,7 @@ def said(replayed) -> tuple | None:
         return None
     stored = replayed.turn
     return (
-        *(replayed.number, replayed.level, stored.seed, stored.version, stored.room, stored.stopped),
+        *(replayed.number, replayed.level, stored.seed, stored.version, stored.token_limit, stored.stopped),
         *(array.tolist() for array in (stored.tokens, stored.logprobs, stored.top_ids, stored.top_logprobs)),
     )
 
@@ -232,7 +234,7 @@ def act(ledger: Ledger, action: tuple) -> tuple | None:
     if name == "add":
         key, length, rank, emitted = values
         seed = None if length == 3 else rank
-        stored = turn(*range(length), room=length + 2, top=length % 3, seed=seed, version=length)
+        stored = turn(*range(length), token_limit=length + 2, top=length % 3, seed=seed, version=length)
         ledger.add(KEYS[key], stored, rank=rank, emitted=emitted)
     elif name == "take":
         return said(ledger.take(KEYS[values[0]], pick=values[1]))
@@ -242,7 +244,7 @@ def act(ledger: Ledger, action: tuple) -> tuple | None:
 
 
 @given(ACTIONS, ACTIONS)
-def test_a_restored_ledger_goes_on_as_the_saved_one(before, after):
+def test_a_restored_ledger_continues_as_the_saved_one(before, after):
     ledger = Ledger(max_tokens=25)
     for action in before:
         act(ledger, action)
@@ -253,10 +255,10 @@ def test_a_restored_ledger_goes_on_as_the_saved_one(before, after):
     assert again.stats() == ledger.stats()
 
 
-def test_less_room_keeps_the_newest():
+def test_a_smaller_ledger_keeps_the_newest():
     ledger = Ledger(max_tokens=100)
     for step in range(3):
-        ledger.add(KEYS[0], turn(step, 2, 3, 4, room=6), rank=step)
+        ledger.add(KEYS[0], turn(step, 2, 3, 4, token_limit=6), rank=step)
         ledger.close_step()
     again = restored(ledger, max_tokens=6)
     assert again.stats().turns == 1
@@ -266,6 +268,6 @@ def test_less_room_keeps_the_newest():
 @pytest.mark.parametrize(
     "text", [b"[" * 5000, b"[[1],[2],[3]]", b"[[1," + b"1," * 90 + b"1]]", b"[[" + b"1" * 5000 + b"]]"]
 )
-def test_keys_are_counted_before_anything_is_made_of_them(text: bytes) -> None:
+def test_keys_are_counted_before_they_are_parsed(text: bytes) -> None:
     with pytest.raises(ValueError, match="expected 1 keys"):
         array_keys(np.frombuffer(text, np.uint8), 1)

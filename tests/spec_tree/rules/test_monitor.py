@@ -1,5 +1,3 @@
-"""Rollouts of 250 tokens from random laws, 400 at once: the z-scores of each."""
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,44 +8,42 @@ from turntree.spec_tree.rules.verify import point_mass_accept, ratio_accept, res
 
 ROLLOUTS, TOKENS, VOCABULARY = 400, 250, 12
 RNG = np.random.default_rng(5)
-P = RNG.dirichlet(np.full(VOCABULARY, 0.6), size=TOKENS)
-"""The policy of now."""
+P = RNG.dirichlet(np.full(VOCABULARY, 0.6), size=TOKENS)  #: the current policy
 
 
-def power(laws, exponent):
-    raised = laws**exponent
+def power(distributions, exponent):
+    raised = distributions**exponent
     return raised / raised.sum(-1, keepdims=True)
 
 
-Q = power(P * np.exp(RNG.normal(0, 0.2, P.shape)), 1.5)
-"""The policy that drew the stored turn: it was surer of itself."""
-PLACES = np.arange(ROLLOUTS)[:, None], np.arange(TOKENS)
+Q = power(P * np.exp(RNG.normal(0, 0.2, P.shape)), 1.5)  #: the more confident policy that drew the stored turn
+POSITIONS = np.arange(ROLLOUTS)[:, None], np.arange(TOKENS)
 ROW = np.arange(TOKENS)
 
 
-def drawn(laws, seed):
-    """Tokens by inverted cumulative distribution, shape (ROLLOUTS, TOKENS)."""
-    below = np.cumsum(laws, -1)
-    coins = uniform(PLACES[0] + 10_000 * seed, PLACES[1]) * below[..., -1]
+def drawn(distributions, seed):
+    """Draw tokens by inverting the cumulative distribution, shape (ROLLOUTS, TOKENS)."""
+    below = np.cumsum(distributions, -1)
+    coins = uniform(POSITIONS[0] + 10_000 * seed, POSITIONS[1]) * below[..., -1]
     return (coins[..., None] >= below).sum(-1)
 
 
 def point_mass(after_rejection):
-    """Emitted tokens and the drafted children, when the likeliest token of ``Q`` is drafted everywhere."""
+    """Return emitted and drafted tokens if the likeliest token of ``Q`` is drafted everywhere."""
     drafted = np.broadcast_to(Q.argmax(-1), (ROLLOUTS, TOKENS))
-    stays = point_mass_accept(P[ROW, drafted], uniform(PLACES[0], PLACES[1]))
+    stays = point_mass_accept(P[ROW, drafted], uniform(POSITIONS[0], POSITIONS[1]))
     return np.where(stays, drafted, drawn(after_rejection(drafted), 1)), drafted
 
 
 def ratio_rule(exact, q=Q):
-    """A stored turn under the ratio rule; not ``exact``: the rejected position is drawn from the policy itself."""
+    """Verify a stored turn by the ratio rule; not ``exact``: draw the rejected position from the policy itself."""
     stored = drawn(q, 2)
-    stays = ratio_accept(P[ROW, stored], q[ROW, stored], uniform(PLACES[0], PLACES[1]))
+    stays = ratio_accept(P[ROW, stored], q[ROW, stored], uniform(POSITIONS[0], POSITIONS[1]))
     return np.where(stays, stored, drawn(residual(P, q) if exact else P, 1))
 
 
 def sums(emitted, drafted=None, members=None):
-    """One MonitorSums per rollout; a hit is a drafted token or one of ``members``, shape (TOKENS, VOCABULARY)."""
+    """Return one MonitorSums per rollout; hits are drafted tokens or ``members``, shape (TOKENS, VOCABULARY)."""
     entropy, variance = surprise(P)
     nats = -np.log(P[ROW, emitted])
     if drafted is None:
@@ -103,21 +99,19 @@ def test_the_ratio_rule_with_its_residual_scores_normally_and_drawing_from_the_p
 
 
 def step_scores(all_sums, name):
-    """Scores of training steps of 16 rollouts each."""
     return [getattr(sum(all_sums[i : i + 16], MonitorSums()), name) for i in range(0, ROLLOUTS, 16)]
 
 
 @pytest.mark.parametrize(("exponent", "sign"), [(1.5, -1), (0.5, 1)])
 def test_spec_rls_released_rule_shows_in_the_entropy_of_every_step(exponent, sign):
-    """Without the residual the tokens stay too near to the old policy: too likely where that was surer of
-    itself, too unlikely where it was less sure."""
+    # Without the residual, tokens stay too near the old policy.
     q = power(P, exponent)
     assert min(sign * z for z in step_scores(sums(ratio_rule(exact=False, q=q)), "entropy_z")) > 4
     assert max(abs(z) for z in step_scores(sums(ratio_rule(exact=True, q=q)), "entropy_z")) < 4
 
 
 def test_the_tokens_that_grew_show_the_released_rule_whatever_the_drift():
-    """A drift that has nothing to do with likelihood: the entropy does not see it, the set p > q does."""
+    # Entropy does not see a drift that is unrelated to likelihood; the set p > q does.
     q = power(P * np.exp(RNG.normal(0, 0.5, P.shape)), 1.0)
     grew = q < P
     broken, kept = (sums(ratio_rule(exact, q), members=grew) for exact in (False, True))

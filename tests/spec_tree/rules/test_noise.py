@@ -13,7 +13,7 @@ SIDE = 400
 
 
 def grid() -> np.ndarray:
-    """Noise of seeds and positions that differ by one, shape (SIDE, SIDE)."""
+    """Return noise of seeds and positions that differ by one, shape (SIDE, SIDE)."""
     return uniform(np.arange(SIDE)[:, None], np.arange(SIDE)[None, :])
 
 
@@ -37,7 +37,7 @@ def test_a_value_between_0_and_1_depends_on_the_bits_of_seed_and_position_alone_
 
 
 def evenness(here: np.ndarray, there: np.ndarray) -> float:
-    """The p-value of pairs of uniform values over ten by ten cells."""
+    """Return the p-value of pairs of uniform values over ten by ten cells."""
     cells = np.histogram2d(here.ravel(), there.ravel(), bins=10, range=[[0, 1], [0, 1]])[0]
     return stats.chisquare(cells.ravel()).pvalue
 
@@ -64,7 +64,7 @@ WORDS = np.array([0, 1, 17, -1, 2**62, -(2**63)])
 
 
 def cube(side: int) -> np.ndarray:
-    """Noise of seeds, positions and tokens that differ by one, shape (side, side, side)."""
+    """Return noise of seeds, positions and tokens that differ by one, shape (side, side, side)."""
     along = np.arange(side)
     return exponential(along[:, None, None], along[:, None], along)
 
@@ -74,7 +74,7 @@ SERIES += [0.28571428625975487, 0.39999999999899505, 0.666666666666667, 2.0]
 
 
 def scalar_exponential(seed: int, position: int, token: int) -> tuple[int, float]:
-    """The definition once more, in Python's integers and floats: odd multiple of 2**-53, and noise."""
+    """Compute the odd multiple of 2**-53 and the noise in Python's integers and floats."""
     golden = 0x9E3779B97F4A7C15
 
     def mix(x: int) -> int:
@@ -109,14 +109,14 @@ def test_another_implementation_gives_the_same_bits_and_they_are_the_logarithms(
             ours = exponential(np.int64(seed), np.int64(position), np.array([0, 1, 50256, 151935]))
             theirs = [scalar_exponential(seed, position, token)[1] for token in (0, 1, 50256, 151935)]
             assert ours.tolist() == theirs
-    places = [(seed, position, token) for seed in range(-5, 5) for position in range(10) for token in range(20)]
+    positions = [(seed, position, token) for seed in range(-5, 5) for position in range(10) for token in range(20)]
     with mpmath.workdps(40):
-        for place in places:
-            odd, noise = scalar_exponential(*place)
+        for position in positions:
+            odd, noise = scalar_exponential(*position)
             exact = -mpmath.log(mpmath.mpf(odd) / 2**53)
             assert abs(noise - exact) <= 4 * math.ulp(float(exact))
 
 
-def test_clocks_are_independent_of_the_coin_of_the_same_place() -> None:
-    places = np.arange(40_000)
-    assert evenness(uniform(np.int64(3), places), np.exp(-exponential(np.int64(3), places, np.int64(0)))) > 1e-4
+def test_clocks_are_independent_of_the_coin_of_the_same_position() -> None:
+    positions = np.arange(40_000)
+    assert evenness(uniform(np.int64(3), positions), np.exp(-exponential(np.int64(3), positions, np.int64(0)))) > 1e-4

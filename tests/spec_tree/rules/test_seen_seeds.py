@@ -30,6 +30,6 @@ def test_few_others_are_found_by_mistake_and_a_set_of_another_ones_table_finds_t
 
 
 @pytest.mark.parametrize("bits", [0, 7, 12])
-def test_a_table_is_made_of_whole_bytes(bits):
+def test_a_table_consists_of_whole_bytes(bits):
     with pytest.raises(ValueError, match=f"multiple of 8, got {bits}"):
         SeenSeeds(bits=bits)

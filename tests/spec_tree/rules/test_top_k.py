@@ -8,49 +8,49 @@ from turntree.spec_tree.rules.verify import residual
 RNG = np.random.default_rng(0)
 
 
-def laws(vocabulary: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def distributions(vocabulary: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     p, q = RNG.dirichlet(np.full(vocabulary, 0.5), 2)
     return p, q
 
 
-def top(law: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    ids = np.argsort(-law)[:k]
-    return ids[None], np.log(law[ids])[None]
+def top(distribution: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    ids = np.argsort(-distribution)[:k]
+    return ids[None], np.log(distribution[ids])[None]
 
 
 def emitted(p: NDArray[np.float64], q: NDArray[np.float64], part: NDArray[np.float64], known: NDArray[np.float64]):
-    """Law of the emitted token, draft and coin summed over: ``part`` decides, ``known`` gives the residual."""
-    law = np.zeros_like(p)
+    """Return the distribution of the emitted token: ``part`` decides acceptance, ``known`` gives the residual."""
+    distribution = np.zeros_like(p)
     stays = np.minimum(1.0, np.divide(p, part, out=np.zeros_like(p), where=part > 0))
-    law += q * stays
-    return law + (q * (1 - stays)).sum() * residual(p, known)
+    distribution += q * stays
+    return distribution + (q * (1 - stays)).sum() * residual(p, known)
 
 
 def test_adding_the_drawn_tokens_own_probability_would_be_wrong() -> None:
-    """The control: accept by the drawn token's q, which is always known, and draw from the residual of the top 1."""
+    """Control: accept by the drawn token's q, and draw from the residual of the top 1."""
     distances = []
     for _ in range(50):
-        p, q = laws(6)
+        p, q = distributions(6)
         part = np.where(q == q.max(), q, 0.0)
         assert np.abs(emitted(p, q, part, part) - p).sum() / 2 < 1e-12, "by the top 1 for both it is exact"
         distances.append(np.abs(emitted(p, q, q, part) - p).sum() / 2)
     assert np.mean(distances) > 0.02
 
 
-def test_laws_that_are_known_whole_are_aligned_without_a_draft() -> None:
-    p, q = laws(5)
+def test_distributions_that_are_known_whole_are_aligned_without_a_draft() -> None:
+    p, q = distributions(5)
     aligned = align(*top(p, 5), *top(q, 5))
     for column, token in enumerate(aligned.ids[0]):
         if token != OTHER:
             assert aligned.p[0, column] == pytest.approx(p[token])
             assert aligned.q[0, column] == pytest.approx(q[token])
-    assert aligned.turn_drafted[0] == 0
+    assert aligned.imputed[0] == 0
     assert aligned.p[0, -1] == pytest.approx(0, abs=1e-12)
 
 
 def test_what_is_known_stays_exact_and_the_rest_of_p_is_bounded() -> None:
     for _ in range(50):
-        p, q = laws(30)
+        p, q = distributions(30)
         aligned = align(*top(p, 6), *top(q, 6))
         assert aligned.p[0].sum() == pytest.approx(1)
         named = aligned.ids[0] != OTHER

@@ -10,7 +10,7 @@ from turntree.spec_tree.rules.transforms import Transforms, distribution
 LOGITS = np.log(np.array([0.4, 0.1, 0.3, 0.15, 0.05]))
 
 
-def test_the_law_is_the_softmax_temperature_sharpens_it_and_0_is_greedy_with_penalties():
+def test_the_distribution_is_the_softmax_temperature_sharpens_it_and_0_is_greedy_with_penalties():
     assert distribution(LOGITS + 7, Transforms()) == pytest.approx([0.4, 0.1, 0.3, 0.15, 0.05])
     squared = np.array([0.4, 0.1, 0.3, 0.15, 0.05]) ** 2
     assert distribution(LOGITS, Transforms(temperature=0.5)) == pytest.approx(squared / squared.sum())
@@ -53,7 +53,9 @@ def test_repetition_pulls_both_signs_down_presence_counts_once_and_frequency_eac
     top_p=st.sampled_from([0.3, 0.9, 1.0]),
     min_p=st.sampled_from([0.0, 0.2]),
 )
-def test_the_laws_of_a_tree_are_those_of_plain_decoding_along_its_paths(seed, temperature, top_k, top_p, min_p):
+def test_the_distributions_of_a_tree_are_those_of_plain_decoding_along_its_paths(
+    seed, temperature, top_k, top_p, min_p
+):
     rng = np.random.default_rng(seed)
     penalties = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": -0.2}
     transforms = Transforms(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, **penalties)

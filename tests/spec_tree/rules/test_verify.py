@@ -10,16 +10,16 @@ from turntree.spec_tree.rules import verify
 from turntree.spec_tree.rules.noise import exponential
 
 
-def walk(draft, says, room=9, stop=-1):
-    """Emitted tokens of each row, and the nodes they matched, when row ``b`` says ``says[b]``."""
+def walk(draft, says, token_limit=9, stop=-1):
+    """Return emitted tokens, matched nodes, and the asked nodes if row ``b`` samples ``says[b]``."""
     asked = []
 
     def draw(rows, nodes, depth):
         asked.append(nodes.tolist())
         return np.array([says[b][depth] for b in rows]), np.full(len(rows), -0.5 * depth)
 
-    room = np.full(draft.rows, room)
-    result = verify.sample_then_match(draft, draw, room, lambda _, tokens: np.asarray(tokens == stop))
+    limits = np.full(draft.rows, token_limit)
+    result = verify.sample_then_match(draft, draw, limits, lambda _, tokens: np.asarray(tokens == stop))
     emitted = [result.tokens[:n, b].tolist() for b, n in enumerate(result.emitted)]
     return emitted, [result.path[:n, b].tolist() for b, n in enumerate(result.emitted)], asked
 
@@ -46,8 +46,8 @@ def test_rows_walk_their_own_trees_node_by_node_and_a_token_beyond_them_matches_
 
 
 @st.composite
-def laws(draw, kept=False):
-    """Two laws over the same few tokens, some of them impossible; with ``kept``, the second has lost its tail."""
+def distributions(draw, kept=False):
+    """Draw two distributions over few tokens, some impossible; with ``kept``, the second lacks its tail."""
     size = draw(st.integers(2, 6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     p, q = rng.dirichlet(np.full(size, 0.5), size=2)
@@ -74,7 +74,7 @@ def test_an_impossible_token_never_stays_a_certain_one_always_and_the_rest_follo
     assert verify.prefix(np.zeros((2, 0), bool)).tolist() == [0, 0]
 
 
-@given(laws(kept=True), st.floats(0.2, 1.0))
+@given(distributions(kept=True), st.floats(0.2, 1.0))
 def test_kept_and_redrawn_mass_add_up_to_the_policy(pair, lenience):
     p, q = pair
     kept = np.minimum(p, q)
@@ -82,7 +82,7 @@ def test_kept_and_redrawn_mass_add_up_to_the_policy(pair, lenience):
     assert verify.behaviour(p, q, lenience) == pytest.approx(p, abs=1e-12)
 
 
-@given(laws(), st.floats(1.0, 5.0))
+@given(distributions(), st.floats(1.0, 5.0))
 def test_lenience_stays_within_its_bound_and_no_residual_does_better(pair, lenience):
     p, q = pair
     b = verify.behaviour(p, q, lenience)

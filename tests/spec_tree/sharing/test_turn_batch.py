@@ -55,10 +55,10 @@ def test_turns_of_one_task_and_environment_are_one_and_those_without_a_task_go_b
         DialogueState(exact=number, task=task, tools=str(number), env=env)
         for number, (task, env) in zip(exact, named, strict=True)
     ]
-    tasks, places = TurnBatch.of(said, [[1]] * len(said)).distinct()
-    assert [(tasks[place].task, tasks[place].env) for place in places] == named
+    tasks, indices = TurnBatch.of(said, [[1]] * len(said)).distinct()
+    assert [(tasks[index].task, tasks[index].env) for index in indices] == named
     assert len(tasks) == 5
-    assert [tasks[place].exact for place in places[4:]] == [5, 6, 5]
+    assert [tasks[index].exact for index in indices[4:]] == [5, 6, 5]
     assert TurnBatch.of([], []).distinct()[0] == []
 
 

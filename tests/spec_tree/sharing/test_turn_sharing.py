@@ -92,7 +92,7 @@ HERE = DialogueState.from_tokens([1, 2, 3], task="7", env="sums")
 
 
 class Wire:
-    """An sharing over a log of this process, which may be cut before or after the log was reached."""
+    """A connection to a log in this process that may fail before or after it reached the log."""
 
     def __init__(self, log: TurnLog, name: str) -> None:
         self.log, self.name = log, name
@@ -121,16 +121,16 @@ def test_what_one_store_was_told_is_drafted_by_another(log: TurnLog) -> None:
     one.note(HERE, (7, 8, 9))
     one.swap()
     turn = forest.begin([HERE])
-    assert forest.draft(turn, max_nodes=3, room=[8]).tokens.tolist() == []
-    assert other.swap().taken == 1
-    assert forest.draft(turn, max_nodes=3, room=[8]).tokens.tolist() == [7, 8, 9]
+    assert forest.draft(turn, max_nodes=3, max_depths=[8]).tokens.tolist() == []
+    assert other.swap().received == 1
+    assert forest.draft(turn, max_nodes=3, max_depths=[8]).tokens.tolist() == [7, 8, 9]
 
 
 def test_turns_of_others_beyond_the_vocabulary_are_left_out_and_counted(log: TurnLog) -> None:
     log.append("b", 0, TurnBatch.of([HERE] * 4, [[1, 9], [], [2, 2**31 - 1], [10]]))
     forest, wire, _ = member(log, "a")
     counts = SharedTurns(forest, wire, vocabulary=10).swap()
-    assert (counts.taken, counts.missed, forest.finished([HERE])) == (2, 2, [1])
+    assert (counts.received, counts.missed, forest.finished([HERE])) == (2, 2, [1])
 
 
 def test_turns_of_another_tokenizer_are_left_out_and_said_once(log: TurnLog, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,9 +140,10 @@ def test_turns_of_another_tokenizer_are_left_out_and_said_once(log: TurnLog, cap
     shared = SharedTurns(forest, wire, tokenizer="y")
     shared.note(HERE, [7])
     counts = shared.swap()
-    assert (counts.taken, counts.missed, forest.finished([HERE])) == (2, 2, [2])
+    assert (counts.received, counts.missed, forest.finished([HERE])) == (2, 2, [2])
     assert [r.getMessage() for r in caplog.records] == [
-        "turns of another tokenizer are left out: expected y, got 'x'; let engines of one model alone share their turns"
+        "turns of another tokenizer are left out: expected y, got 'x'; share turns only between engines of the same "
+        "model"
     ]
     assert [batch.tokenizer for batch in log.read("b", None).batches] == ["y"]
 
@@ -156,7 +157,7 @@ def test_turns_wait_while_the_others_are_away_and_arrive_once(log: TurnLog) -> N
         shared.swap()
     other.swap()
     assert forest.stats().rollouts == 4
-    assert shared.counts == SwapCounts(given=4, swaps=1, lost=3)
+    assert shared.counts == SwapCounts(sent=4, swaps=1, failed=3)
 
 
 def test_what_waits_is_bounded_and_the_oldest_goes_first(log: TurnLog) -> None:
@@ -167,7 +168,7 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first(log: TurnLog) -> None:
     shared.swap()
     wire.cut = ""
     counts = shared.swap()
-    assert (counts.given, counts.dropped) == (3, 2)
+    assert (counts.sent, counts.dropped) == (3, 2)
     assert [turn.tolist() for batch in log.read("b", None).batches for turn in batch.turns] == [[2, 2], [3, 3], [4, 4]]
 
 
@@ -183,7 +184,7 @@ def test_threads_may_note_at_once(log: TurnLog) -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         shared.swap()
-    assert shared.swap().given == 2000 == log.held
+    assert shared.swap().sent == 2000 == log.held
 
 
 def test_a_turn_that_is_noted_during_an_exchange_goes_with_the_next(log: TurnLog) -> None:
@@ -198,5 +199,5 @@ def test_a_turn_that_is_noted_during_an_exchange_goes_with_the_next(log: TurnLog
     shared.note(HERE, (8,))
     shared.swap()
     wire.swap = plain  # type: ignore[method-assign]
-    assert shared.swap().given == 2
+    assert shared.swap().sent == 2
     assert said(log.read("b", None)) == [8, 9]

@@ -1,8 +1,7 @@
-"""The store and the plain one told the same, call by call, on random and on adversarial streams.
+"""The store and a plain implementation receive the same random and adversarial calls.
 
-They hold and count the same. Their drafts differ: in how likely a token is thought to be, hence in the order and
-choice of nodes, and in where they look. So of the store's it is asked that they are trees, of pairs of tokens that
-were said one after another by turns that the plain one holds.
+Both must hold and count the same. Their drafts may differ in order and choice, so drafts of the store are checked to be
+trees of token pairs that occur one after another in turns that the plain implementation holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +30,6 @@ alphabets = st.sampled_from([(0, 1), (0, 1, 2, END), (5, 6, 7, 8, END), (0, 2**1
 
 
 def turns_of(alphabet: tuple[int, ...]) -> st.SearchStrategy[list[int]]:
-    """Turns of random tokens, of one token, and of a few tokens over and over."""
     token = st.sampled_from(alphabet)
     return st.one_of(
         st.lists(token, max_size=10),
@@ -52,13 +50,10 @@ class Going:
     state: DialogueState
     asked: list[int]
     said: list[int] = field(default_factory=list)
-    drafted: list[Node] = field(default_factory=list)
-    """What the store has drafted since the turn moved on."""
+    drafted: list[Node] = field(default_factory=list)  #: drafted since the turn was last extended
 
 
 class Both:
-    """A store and a plain one that are told the same."""
-
     def __init__(self, quota: int, make: Callable[[ForestConfig], SpecForest] = SpecForest) -> None:
         ends = frozenset({END})
         self.real = make(ForestConfig(end_tokens=ends, rollouts_per_state=quota, max_tokens=32768))
@@ -76,7 +71,6 @@ class Both:
         self.going.append(Going(real, plain, state, context or []))
 
     def commit(self, tokens: list[list[int]]) -> None:
-        """Each of the oldest live turns goes on."""
         chosen = self.going[: len(tokens)]
         self.real.commit([turn.real for turn in chosen], tokens[: len(chosen)])
         self.plain.commit([turn.plain for turn in chosen], tokens[: len(chosen)])
@@ -93,9 +87,8 @@ class Both:
             self.plain.end([turn.plain], keep=keep)
 
     def draft(self, *, room: int, total_nodes: int | None, **limits: Any) -> None:
-        """Draft for all, and look at what is drafted."""
         handles, rooms = [turn.real for turn in self.going], [room] * len(self.going)
-        drafts = rows_of(self.real.draft(handles, room=rooms, total_nodes=total_nodes, **limits))
+        drafts = rows_of(self.real.draft(handles, max_depths=rooms, total_nodes=total_nodes, **limits))
         assert total_nodes is None or sum(map(len, drafts)) <= total_nodes
         floor = limits.pop("min_probability")
         self.drafted += sum(map(len, drafts))
@@ -107,7 +100,6 @@ class Both:
             turn.drafted = nodes
 
     def agree(self) -> None:
-        """They hold the same, and have counted the same."""
         for state in STATES:
             assert turns_in(self.real.tree(state)) == self.plain.turns(state)
             assert self.real.finished([state]) == [len(self.plain.kept[state.exact])]
@@ -153,15 +145,11 @@ class Loses(SpecForest):
 
 
 class Keeps(SpecForest):
-    """What was aborted stays."""
-
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
         super().end(handles)
 
 
 class Changes(SpecForest):
-    """The first drafted token is another one."""
-
     def draft(self, *args: Any, **limits: Any) -> DraftBatch:
         batch = super().draft(*args, **limits)
         batch.tokens[:1] = 77
@@ -177,7 +165,6 @@ class Miscounts(SpecForest):
 
 
 def a_script(both: Both) -> None:
-    """Each thing that a stream of calls may do, the quota of two filled."""
     for turn in ([5, 6, 7], [5, 8], [5, 6, 7], [6, 6, 6]):
         both.insert(STATES[1], turn)
         both.agree()
@@ -206,7 +193,7 @@ def a_script(both: Both) -> None:
     ],
 )
 def test_a_store_with_a_fault_does_not_agree(faulty: Callable[[ForestConfig], SpecForest]) -> None:
-    """The control of the test above."""
+    """Control of the test above."""
     a_script(Both(2))
     with pytest.raises(AssertionError):
         a_script(Both(2, faulty))
@@ -215,7 +202,6 @@ def test_a_store_with_a_fault_does_not_agree(faulty: Callable[[ForestConfig], Sp
 @settings(max_examples=150)
 @given(data=st.data(), alphabet=alphabets)
 def test_what_follows_the_whole_prefix_is_drafted_by_both(data: st.DataObject, alphabet: tuple[int, ...]) -> None:
-    """With nodes to spare, and as few places as the store looks at; by the plain one that and nothing else."""
     tokens = st.lists(st.sampled_from(alphabet), min_size=1, max_size=6)
     turns = data.draw(st.lists(tokens, min_size=1, max_size=5))
     spoken = data.draw(st.sampled_from(turns))[: data.draw(st.integers(0, 6))]
@@ -231,7 +217,7 @@ def test_what_follows_the_whole_prefix_is_drafted_by_both(data: st.DataObject, a
             forest.insert(STATES[1], turn)
         handles = forest.begin([STATES[1]])
         forest.commit(handles, [spoken])
-        drafts.append(rows_of(forest.draft(handles, max_nodes=128, room=[64]))[0])
+        drafts.append(rows_of(forest.draft(handles, max_nodes=128, max_depths=[64]))[0])
     drafted, expected = (set(paths(nodes)) for nodes in drafts)
     assert expected <= drafted
     ahead = [turn[len(spoken) :] for turn in turns if turn[: len(spoken)] == spoken and END not in spoken[-1:]]

@@ -44,7 +44,7 @@ def test_an_edge_that_nobody_went_is_noticed() -> None:
 
 
 def test_a_store_that_learnt_an_observation_is_noticed() -> None:
-    """The control of "observations never enter": one does, as if it had been sampled."""
+    """Control of "observations never enter": one does, as if it had been sampled."""
     asked = [1, 2, 3, 4]
     for entered in (False, True):
         forest = SpecForest()
@@ -53,12 +53,12 @@ def test_a_store_that_learnt_an_observation_is_noticed() -> None:
             forest.insert(STATE, asked)
         (handle,) = forest.begin([STATE])
         forest.commit([handle], [[1, 2]])
-        (nodes,) = rows_of(forest.draft([handle], max_nodes=16, room=[8]))
+        (nodes,) = rows_of(forest.draft([handle], max_nodes=16, max_depths=[8]))
         assert bool(unfounded(nodes, 2, [(1, 2, 9), (1, 2)])) == entered
 
 
 def test_followers_that_outlive_their_turn_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control of "an aborted turn is found no more": what followed each token is not taken back."""
+    """Control of "an aborted turn is never drafted": its followers stay."""
 
     def drafted_after_aborting() -> list[str]:
         forest = SpecForest()
@@ -67,7 +67,7 @@ def test_followers_that_outlive_their_turn_are_noticed(monkeypatch: pytest.Monke
         forest.end(handles, keep=False)
         handles = forest.begin([STATE])
         forest.commit(handles, [[1, 2]])
-        (nodes,) = rows_of(forest.draft(handles, max_nodes=16, room=[8]))
+        (nodes,) = rows_of(forest.draft(handles, max_nodes=16, max_depths=[8]))
         return unfounded(nodes, 2, [(1, 2)])
 
     assert not drafted_after_aborting()

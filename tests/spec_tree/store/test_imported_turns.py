@@ -1,5 +1,3 @@
-"""Turns of other runs that a store begins with, and that leave by their own acceptance."""
-
 import errno
 import os
 import random
@@ -18,14 +16,12 @@ VOCABULARY = 40
 
 
 def way(number: int, slip: random.Random | None = None) -> list[int]:
-    """What is mostly said at a state; with ``slip`` one token of five differs."""
     chance = random.Random(number)
     said = [chance.randrange(VOCABULARY) for _ in range(24)]
     return [token if slip is None or slip.random() > 0.2 else slip.randrange(VOCABULARY) for token in said]
 
 
 def saved(path: Path, turns: dict[int, list[int]], **settings: str) -> Path:
-    """A store's file with four turns at each state."""
     forest = SpecForest(ForestConfig(**settings))
     for number, said in turns.items():
         forest.insert_all([STATES[number]] * 4, [said] * 4)
@@ -34,7 +30,7 @@ def saved(path: Path, turns: dict[int, list[int]], **settings: str) -> Path:
 
 
 def played(forest: SpecForest, rounds: int = 3, *, siblings: int = 4) -> float:
-    """Tokens per forward pass of a policy that mostly says its way, ``siblings`` turns of each state at once."""
+    """Tokens per forward pass of a policy that mostly follows its way."""
     slip, steps, tokens = random.Random(1), 0, 0
     for _ in range(rounds):
         for number, state in enumerate(STATES):
@@ -43,9 +39,9 @@ def played(forest: SpecForest, rounds: int = 3, *, siblings: int = 4) -> float:
             while any(left):
                 at = [row for row in range(siblings) if left[row]]
                 room = [len(left[row]) - 1 for row in at]
-                batch = forest.draft([handles[row] for row in at], max_nodes=8, room=room, chain=True)
-                for place, row in enumerate(at):
-                    drafted, kept = batch.tokens[batch.offsets[place] : batch.offsets[place + 1]].tolist(), 0
+                batch = forest.draft([handles[row] for row in at], max_nodes=8, max_depths=room, chain=True)
+                for index, row in enumerate(at):
+                    drafted, kept = batch.tokens[batch.offsets[index] : batch.offsets[index + 1]].tolist(), 0
                     while kept < len(drafted) and drafted[kept] == left[row][kept]:
                         kept += 1
                     forest.commit([handles[row]], [left[row][: kept + 1]])
@@ -78,16 +74,16 @@ def test_a_past_that_is_wrong_is_forgotten_and_one_that_is_right_is_kept(tmp_pat
     monkeypatch.setattr(imported_turns, "_LEAST", 0.0)
     blind = SpecForest(ForestConfig(import_turns=str(file)))
     played(blind)
-    assert blind.imported_counters()["imported_evicted"] == 0, "the control: without a judgement all stay"
+    assert blind.imported_counters()["imported_evicted"] == 0, "the control: without the check all stay"
 
 
 def test_what_was_learnt_of_a_wrong_past_is_forgotten_with_it(tmp_path: Path) -> None:
-    wrong = [token + place % 2 for place, token in enumerate(way(0))]  # each token is found, and none that follows
+    wrong = [token + index % 2 for index, token in enumerate(way(0))]  # each token is found, and none that follows
     forest = SpecForest(ForestConfig(import_turns=str(saved(tmp_path / "a.npz", {0: wrong}))))
     forest.insert_all([STATES[0]] * 2, [way(0)] * 2)
     handles, before = forest.begin([STATES[0]] * 4), first_weights()
     for token in way(0) * 20:
-        forest.draft(handles, max_nodes=4, room=[4] * 4)
+        forest.draft(handles, max_nodes=4, max_depths=[4] * 4)
         forest.commit(handles, [[token]] * 4)
         if forest.imported_counters()["imported_evicted"] > 2:  # of four
             break
@@ -160,11 +156,11 @@ def test_what_is_no_store_of_this_policy_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.npz", {0: way(0)}, tokenizer="theirs")
     with pytest.raises(DamagedForest, match="expected turns of the tokenizer ours, got those of theirs"):
         SpecForest(ForestConfig(import_turns=str(file), tokenizer="ours"))
-    with pytest.raises(DamagedForest, match="not of this policy"):
+    with pytest.raises(DamagedForest, match="does not belong to this policy"):
         SpecForest(ForestConfig(import_turns=str(file), vocabulary=5))
     assert SpecForest(ForestConfig(import_turns=str(file), tokenizer="theirs")).finished(STATES[:1]) == [4]
     (tmp_path / "none").mkdir()
-    with pytest.raises(DamagedForest, match="no store of turns in the folder"):
+    with pytest.raises(DamagedForest, match="no draft store in the folder"):
         SpecForest(ForestConfig(import_turns=str(tmp_path / "none")))
     with pytest.raises(FileNotFoundError):
         SpecForest(ForestConfig(import_turns=str(tmp_path / "gone.npz")))

@@ -7,7 +7,7 @@ from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 def drafted(forest: SpecForest, states: list[DialogueState]) -> list[list[int]]:
     handles = forest.begin(states)
-    batch = forest.draft(handles, max_nodes=16, room=[16] * len(handles))
+    batch = forest.draft(handles, max_nodes=16, max_depths=[16] * len(handles))
     forest.end(handles, keep=False)
     return [batch.tokens.tolist(), batch.parents.tolist(), batch.offsets.tolist()]
 
@@ -16,7 +16,7 @@ def drafted(forest: SpecForest, states: list[DialogueState]) -> list[list[int]]:
     ("count", "longest", "capacity"), [(60, 40, 100_000), (400, 30, 100_000), (400, 30, 2048), (30, 700, 2048)]
 )
 def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, capacity: int) -> None:
-    """Through quotas, a ring that goes around, and turns too long for it."""
+    """Through quotas, a ring that wraps around, and turns too long for it."""
     rng = np.random.default_rng(0)
     states = [DialogueState.from_tokens([i % 7], task=f"task {i % 3}", env="e") for i in range(count)]
     turns = [rng.integers(0, 12, rng.integers(0, longest)).astype(np.int32) for _ in range(count)]
@@ -37,7 +37,7 @@ def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, c
 
 
 def test_states_that_make_room_for_each_other_stay_one() -> None:
-    """Cold turns that come back push out all of a state that was visited just before, and is again just after."""
+    """Cold turns that return evict a state that was visited just before and is visited again."""
     states = [DialogueState.from_tokens([i]) for i in range(3)]
     rng = np.random.default_rng(1)
     forest = SpecForest(ForestConfig(max_tokens=1024, rollouts_per_state=60))

@@ -1,5 +1,3 @@
-"""Rows for live turns and their contexts; what handles do is shown by the tests of the forest."""
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -23,7 +21,7 @@ def test_a_row_begins_as_if_nobody_had_used_it() -> None:
     live = table.turns
     assert (live.last[row], live.tail[row, 0], live.length[row], live.turn[row]) == (0, START, 0, 0)
     assert live.context[row].tolist() == [0, 0]
-    assert (live.anchor_count[row], live.place_count[row], live.node_count[row], live.drafted[row]) == (0, 0, 0, 0)
+    assert (live.anchor_count[row], live.candidate_count[row], live.node_count[row], live.drafted[row]) == (0, 0, 0, 0)
     assert live.keys[row].tolist() == list(STATE.backoff_states())
 
 

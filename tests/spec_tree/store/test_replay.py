@@ -11,7 +11,6 @@ Turns = list[tuple[DialogueState, list[int]]]
 
 
 def generated(states: int = 6, samples: int = 8, length: int = 120) -> Turns:
-    """Samples of one text a state with slips: words left out, put in, or exchanged."""
     rng = np.random.default_rng(0)
     turns = []
     texts = [rng.integers(0, 500, length).tolist() for _ in range(states)]
@@ -28,13 +27,12 @@ def generated(states: int = 6, samples: int = 8, length: int = 120) -> Turns:
 
 
 def tokens_per_forward_pass(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]], **options: Any) -> float:
-    """Tokens that a step emits: what of the draft is right and one more."""
     limits = {"max_nodes": 16, **options}
     steps = emitted = 0
     for state, turn in turns:
         handles, at = forest.begin([state]), 0
         while at < len(turn):
-            (nodes,) = rows_of(forest.draft(handles, room=[len(turn) - at], **limits))
+            (nodes,) = rows_of(forest.draft(handles, max_depths=[len(turn) - at], **limits))
             step = min(best_path(nodes, turn[at:]) + 1, len(turn) - at)
             forest.commit(handles, [turn[at : at + step]])
             at += step
@@ -58,7 +56,6 @@ def test_a_tree_is_worth_more_than_a_chain_of_as_many_tokens() -> None:
 
 
 def test_a_full_log_drafts_almost_as_well_as_long_as_its_states_are_at_hand() -> None:
-    """States come one after another, and what was said at those before is in the way."""
     turns = sorted(generated(), key=lambda turn: turn[0].exact)
     ample = tokens_per_forward_pass(SpecForest(), turns)
     assert tokens_per_forward_pass(SpecForest(ForestConfig(max_tokens=2048)), turns) > 0.9 * ample

@@ -15,9 +15,8 @@ def state(index: int) -> DialogueState:
 
 
 def whole(forest: SpecForest, at: DialogueState, turn: list[int]) -> bool:
-    """Whether ``turn`` is drafted at ``at`` from its first token on."""
     handles = forest.begin([at])
-    (nodes,) = rows_of(forest.draft(handles, max_nodes=128, room=[128], chain=True))
+    (nodes,) = rows_of(forest.draft(handles, max_nodes=128, max_depths=[128], chain=True))
     forest.end(handles, keep=False)
     return best_path(nodes, turn) == len(turn)
 
@@ -32,12 +31,11 @@ class Stream:
         self.rng = np.random.default_rng(seed)
         self.longest = longest
         self.finished: dict[DialogueState, list[Said]] = defaultdict(list)
+        #: by handle: state, sampled tokens, context
         self.live: dict[int, tuple[DialogueState, list[int], list[int]]] = {}
-        """Handle: where, what was said, what was asked."""
         self.themes = [self.rng.integers(1, 2**31, 3 * longest) for _ in range(5)]
 
     def say(self, most: int) -> list[int]:
-        """A part of a theme with a slip now and then."""
         theme = self.themes[self.rng.integers(len(self.themes))]
         start, length = self.rng.integers(len(theme)), self.rng.integers(1, most + 1)
         said = theme[start : start + length].tolist()
@@ -76,7 +74,7 @@ class Stream:
         wrong += misremembered(self.forest, self.finished, (tuple(said) for _, said, _ in self.live.values()))
         if self.live:
             handles = list(self.live)
-            batch = self.forest.draft(handles, max_nodes=32, room=[20] * len(handles))
+            batch = self.forest.draft(handles, max_nodes=32, max_depths=[20] * len(handles))
             held = indexed(self.forest)
             for handle, nodes in zip(handles, rows_of(batch), strict=True):
                 _, said, asked = self.live[handle]
@@ -162,7 +160,7 @@ def test_a_live_turn_longer_than_the_ring_is_drafted_for_and_not_kept(at_once: i
         if start % 50 == 0:
             assert not broken(forest)
     forest.insert(state(2), [4999, 5000, 7, 8])
-    (nodes,) = rows_of(forest.draft(handles[:1], max_nodes=2, room=[8]))
+    (nodes,) = rows_of(forest.draft(handles[:1], max_nodes=2, max_depths=[8]))
     assert [node.token for node in nodes] == [7, 8]
     forest.commit(handles, [[7, 8], [5]])
     forest.end(handles)
@@ -188,7 +186,7 @@ def test_more_live_turns_than_the_ring_has_room_for_do_no_harm(forest: SpecFores
     for _ in range(20):
         forest.commit(handles, [[1, 2, 3]] * 100)
         assert not broken(forest)
-    assert len(forest.draft(handles, max_nodes=4, room=[4] * 100).tokens)
+    assert len(forest.draft(handles, max_nodes=4, max_depths=[4] * 100).tokens)
     forest.end(handles)
     stats = forest.stats()
     assert stats.rollouts + stats.evicted_rollouts == 100
@@ -197,7 +195,6 @@ def test_more_live_turns_than_the_ring_has_room_for_do_no_harm(forest: SpecFores
 
 
 def test_what_was_overwritten_is_not_found_in_the_room_that_a_live_turn_reserves() -> None:
-    """A live turn takes more room than it has said: what stood there before belonged to others."""
     forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=0))
     alike = same_followers("e")
     rng = np.random.default_rng(0)
@@ -208,29 +205,28 @@ def test_what_was_overwritten_is_not_found_in_the_room_that_a_live_turn_reserves
             said = rng.integers(0, 30, 2).tolist()
             forest.commit(handles, [said, said[:1]])
             held = indexed(forest)
-            first, second = rows_of(forest.draft(handles, max_nodes=64, room=[30] * 2))
+            first, second = rows_of(forest.draft(handles, max_nodes=64, max_depths=[30] * 2))
             assert not unfounded(first, said[1], held, alike=alike)
             assert not unfounded(second, said[0], held, alike=alike)
         forest.end(handles, keep=False)
 
 
 def test_places_in_a_full_ring_are_looked_at_once() -> None:
-    """The oldest place links to where the newest stands now; a walk that went on would count all of them twice."""
+    """The oldest position links to the newest one's; a walk that went on would count all positions twice."""
     forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=0))
     for index in range(200):
         forest.insert(state(index % 20), [7, 8, 9] + [100 + index] * 60)
     handles = forest.begin([state(3), state(99)])
     forest.commit(handles, [[7, 8], [7, 8]])
-    forest.draft(handles, max_nodes=64, room=[8, 8])
+    forest.draft(handles, max_nodes=64, max_depths=[8, 8])
     live = forest.live_table.turns
     for row in forest.live_table.rows(handles):
-        places = live.places[row, : live.place_count[row]].tolist()
-        assert 1 < len(places) == len(set(places))
+        positions = live.candidates[row, : live.candidate_count[row]].tolist()
+        assert 1 < len(positions) == len(set(positions))
 
 
 @pytest.mark.parametrize("pieces", [pytest.param(1, marks=pytest.mark.release), 40])
 def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> None:
-    """The log begins small: turns of all shapes stand in it when it is copied into a larger one."""
     forest = SpecForest(ForestConfig(max_tokens=1_000_000, rollouts_per_state=10_000))
     rng = np.random.default_rng(0)
     said: dict[DialogueState, list[Said]] = defaultdict(list)
@@ -256,9 +252,9 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
         forest.insert(state(8), [1, 2, token])
     reader = forest.begin([state(8)])
     forest.commit(reader, [[1, 2]])
-    forest.draft(reader, max_nodes=8, room=[8])
+    forest.draft(reader, max_nodes=8, max_depths=[8])
     turns, row = forest.live_table.turns, forest.live_table.rows([reader[0]])[0]
-    order = [int(forest.rollouts.store.log.tokens[place + 1]) for place in turns.places[row, :3]]
+    order = [int(forest.rollouts.store.log.tokens[position + 1]) for position in turns.candidates[row, :3]]
     assert order == [2002, 2001, 2000]
 
 

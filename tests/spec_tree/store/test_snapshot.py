@@ -29,7 +29,6 @@ def spoken(chance: random.Random, longest: int = 30) -> list[int]:
 
 
 def filled(config: ForestConfig = CONFIG, *, turns: int = 40, seed: int = 0) -> SpecForest:
-    """A forest with turns that were inserted, said step by step, aborted, and learnt from."""
     chance = random.Random(seed)
     forest = SpecForest(config)
     for turn in range(turns):
@@ -39,19 +38,18 @@ def filled(config: ForestConfig = CONFIG, *, turns: int = 40, seed: int = 0) -> 
             continue
         handles = forest.begin([at])
         for token in said:
-            forest.draft(handles, max_nodes=8, room=[8])
+            forest.draft(handles, max_nodes=8, max_depths=[8])
             forest.commit(handles, [[token]])
         forest.end(handles, keep=bool(turn % 2) or turn < 9)
     return forest
 
 
 def drafts(forest: SpecForest, seed: int = 1) -> list[DraftBatch]:
-    """What is drafted for turns at every state, after nothing and after some tokens; leaves no turn behind."""
     chance = random.Random(seed)
     batches = []
     handles = forest.begin([state(index) for index in range(8)])
     for _ in range(6):
-        batches.append(forest.draft(handles, max_nodes=16, room=[9] * 8))
+        batches.append(forest.draft(handles, max_nodes=16, max_depths=[9] * 8))
         forest.commit(handles, [spoken(chance, 3)[:-1] for _ in handles])
     forest.end(handles, keep=False)
     return batches
@@ -71,7 +69,6 @@ def entries(path: Path) -> dict[str, Any]:
 
 
 def rewrite(path: Path, **changed: Any) -> None:
-    """Change entries and let the digest be right again; ``None`` takes one away."""
     arrays = {name: array for name, array in {**entries(path), **changed}.items() if array is not None}
     arrays.pop("digest", None)
     with open(path, "wb") as file:
@@ -319,5 +316,5 @@ def test_a_store_of_another_tokenizer_is_refused_in_one_line_and_one_without_a_h
     restored.restore(path)
     assert restored.config == ours
     assert [r.getMessage() for r in caplog.records] == [
-        f"{path} has no hash of a tokenizer, as older versions saved none: its turns count as ours"
+        f"{path} has no tokenizer hash (older versions saved none): its turns count as this policy's"
     ]

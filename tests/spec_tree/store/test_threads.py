@@ -18,7 +18,6 @@ def state(index: int = 0) -> DialogueState:
 
 
 def together(*work: Callable[[], None]) -> None:
-    """Run all at once and raise what one of them raised."""
     pool = WorkerPool(len(work))
     for done in [pool.submit(one) for one in work]:
         done.result(timeout=patience(60))
@@ -26,7 +25,7 @@ def together(*work: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("max_tokens", [2048, 400_000], ids=["wrapping", "growing"])
 def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
-    """The small log goes around many times; the large one grows, as do the slots and the live rows."""
+    """The small log wraps around many times; the large one grows, as do slots and live rows."""
     forest = SpecForest(
         ForestConfig(max_tokens=max_tokens, end_tokens=frozenset({END}), rollouts_per_state=64, max_cold_tokens=5000)
     )
@@ -67,7 +66,7 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
             while not done.is_set():
                 room = rng.integers(0, 30, 3).tolist()
                 chain = bool(rng.random() < 0.3)
-                batch = forest.draft(handles, max_nodes=24, room=room, chain=chain)
+                batch = forest.draft(handles, max_nodes=24, max_depths=room, chain=chain)
                 for nodes, before, deep in zip(rows_of(batch), last, room, strict=True):
                     wrong = malformed(nodes, last=before, room=deep, max_nodes=24, chain=chain, ends={END})
                     assert not wrong, wrong
@@ -93,7 +92,7 @@ def test_threads_that_keep_and_abort_leave_what_was_kept() -> None:
             for tokens in turns:
                 kept, aborted = forest.begin([state(), state(1)])
                 for token in tokens:
-                    forest.draft([kept, aborted], max_nodes=4, room=[4, 4])
+                    forest.draft([kept, aborted], max_nodes=4, max_depths=[4, 4])
                     forest.commit([kept, aborted], [[token], [token]])
                 forest.end([kept])
                 forest.end([aborted], keep=False)

@@ -1,13 +1,11 @@
 """Attention over the slot cache, plugged into any Hugging Face decoder.
 
-The model runs once over the flattened new tokens of all requests, as one
-sequence; only attention distinguishes rows. It writes the new keys and values
-into the slots and lets each token see its own row's past and its ancestors
-among the row's new tokens. The plan of a step is passed through the model's
-keyword arguments, so there is no global state.
+The model runs once over the flattened new tokens of all requests, as one sequence; only attention tells rows
+apart. It writes the new keys and values into the slots, and each token sees its own row's earlier tokens and its
+ancestors among the row's new tokens. The plan of a step is passed through the model's keyword arguments.
 
-Not covered: models whose attention is not softmax over keys (state-space
-layers), logit soft-capping and attention sinks; they are refused.
+Not supported, and refused: attention that is not softmax over keys (state-space layers), logit soft-capping and
+attention sinks.
 """
 
 from __future__ import annotations
@@ -21,36 +19,29 @@ from torch import Tensor
 from turntree.agents.engines.local.forward.compiled import CompiledRows
 from turntree.agents.engines.local.forward.slots import SlotCache
 
-NAME = "turntree"
-"""The attention implementation's name in ``transformers``."""
+NAME = "turntree"  #: name of the attention implementation in ``transformers``
 
 
 @dataclass(slots=True, kw_only=True)
 class Segment:
-    """Rows whose slots lie side by side, so that their keys and values are one view."""
+    """Rows whose slots are adjacent, so that their keys and values are one view."""
 
-    first: int
-    """First slot."""
-    rows: int
-    """Number of slots, rows without new tokens included."""
-    width: int
-    """New tokens of the longest row."""
-    length: int
-    """Most columns of the cache that a row sees."""
-    flat: Tensor
-    """Indices of the segment's tokens in the flattened step, shape (tokens,)."""
-    padded: Tensor | None
-    """Their places in (rows * width); ``None`` if they fill it in order."""
-    mask: Tensor
-    """Columns that each query sees: 0 or minus infinity, shape (rows, width, length)."""
+    first: int  #: first slot
+    rows: int  #: number of slots, including rows without new tokens
+    width: int  #: new tokens of the longest row
+    length: int  #: most columns of the cache that a row sees
+    flat: Tensor  #: indices of the segment's tokens in the flattened step, shape (tokens,)
+    padded: Tensor | None  #: their indices in (rows * width); ``None`` if they fill it in order
+    mask: Tensor  #: 0 or minus infinity per column that a query sees, shape (rows, width, length)
+    #: position of the query minus that of the column, shape (rows, width, length); only for sliding windows
     distance: Tensor | None = None
-    """Position of the query minus position of the column, shape (rows, width, length); only for
-    models with sliding windows."""
     _folded: dict[tuple[int, int, torch.dtype], Tensor] = field(default_factory=dict)
 
     def mask_for(self, groups: int, window: int | None, dtype: torch.dtype) -> Tensor:
-        """The mask with ``groups`` query heads folded into the queries, shape (rows, 1, groups * width,
-        length), and with a sliding window where the layer has one."""
+        """Return the mask with ``groups`` query heads folded into the queries and the sliding window applied.
+
+        Shape (rows, 1, groups * width, length).
+        """
         key = (groups, window or 0, dtype)
         if key not in self._folded:
             mask = self.mask
@@ -62,18 +53,13 @@ class Segment:
 
 @dataclass(slots=True, kw_only=True)
 class AttentionPlan:
-    """Cache places of a step's tokens, and the columns that they see."""
+    """Where a step's tokens go in the cache, and which columns they see."""
 
     cache: SlotCache
-    """The keys and values."""
-    slots: Tensor
-    """Slot of each token, shape (tokens,)."""
-    columns: Tensor
-    """Column of each token in its slot, shape (tokens,)."""
-    segments: list[Segment]
-    """Segments of the rows that are not attended to by compiled loops; with those they hold every token once."""
-    compiled: CompiledRows | None = None
-    """All rows where some are for compiled loops, on the CPU in single or double precision."""
+    slots: Tensor  #: slot of each token, shape (tokens,)
+    columns: Tensor  #: column of each token in its slot, shape (tokens,)
+    segments: list[Segment]  #: cover every token outside of ``compiled`` once
+    compiled: CompiledRows | None = None  #: all rows, if compiled loops attend to some; CPU, float32 or float64
 
 
 def attend(
@@ -87,27 +73,20 @@ def attend(
     turntree_plan: AttentionPlan | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function that ``transformers`` calls in each layer.
+    """Attend in one layer; ``transformers`` calls this function.
 
-    Args:
-        module: The attention layer; its ``layer_idx`` names the part of the cache.
-        query: Shape (1, heads, tokens, head size).
-        key: Shape (1, key heads, tokens, head size).
-        value: Shape (1, key heads, tokens, value size).
-        kwargs: Options of other kinds of attention: ``sliding_window``, the positions that a token sees, itself
-            included; a soft cap or sinks are refused.
-
-    Returns:
-        The mixed values, shape (1, tokens, heads, value size), and ``None`` for the weights.
+    Shapes: ``query`` (1, heads, tokens, head size), ``key`` and ``value`` (1, key heads, tokens, size); the returned
+    values (1, tokens, heads, value size). ``sliding_window`` in ``kwargs`` counts the positions that a token sees,
+    including its own.
 
     Raises:
-        NotImplementedError: If the layer asks for a soft cap or attention sinks.
+        NotImplementedError: If the layer needs a soft cap or attention sinks.
         RuntimeError: If the model was not called by the engine.
     """
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
         raise NotImplementedError(
-            "the local engine has no attention with logit soft-capping or attention sinks, which "
-            f"{type(module).__name__} asks for; use the vLLM or SGLang engine for this model"
+            "the local engine does not support logit soft-capping or attention sinks, which "
+            f"{type(module).__name__} needs; use the vLLM or SGLang engine for this model"
         )
     if turntree_plan is None:
         raise RuntimeError(

@@ -1,10 +1,10 @@
-"""Attention on the CPU in compiled loops: one call a layer, whatever slots the rows have.
+"""Attention on the CPU in compiled loops: one call per layer, whatever slots the rows have.
 
-Invariant: what a token gets depends on its own row alone; neither the rest of the batch nor the number of threads
-changes a bit of it. Nothing is padded, gathered or masked: each token reads the columns of its slot where they lie.
+A token's result depends on its own row alone: neither the rest of the batch nor the number of threads changes a bit
+of it. Nothing is padded, gathered or masked; each token reads the columns of its slot in place.
 
-Not here: rows of many new tokens (their keys and values are written here), other devices and half precision, for
-which ``attention`` has segments.
+Rows of many new tokens only have their keys and values written here; ``attention`` attends to them in segments, as
+on other devices and in half precision.
 """
 
 from __future__ import annotations
@@ -25,30 +25,23 @@ from torch import Tensor
 
 Ints = NDArray[np.int64]
 
-DTYPES = (torch.float32, torch.float64)
-"""What the loops compute with."""
+DTYPES = (torch.float32, torch.float64)  #: dtypes that the loops compute with
+#: most columns that the query heads of a row see together, per key head; above, blocked matrix products are faster
 MOST_SEEN = 3072
-"""Most columns that the query heads of a row's tokens together see, by key head; above, blocked matrix products are
-faster."""
-_SHARE = 1 << 20
-"""Products of a query's and a key's numbers that are worth a thread of their own."""
+_SHARE = 1 << 20  #: multiply-adds that are worth a thread of their own
+#: fastmath flags: sums may be reordered, but infinities and NaN are preserved
 _REORDERED = {"reassoc", "contract", "arcp", "nsz"}
-"""Liberties of the compiler: sums in another order, but infinities and NaN stay what they are."""
 _OPTIONS: Any = {"fastmath": _REORDERED, "error_model": "numpy"}
 _INLINED: Any = {"forceinline": True, **_OPTIONS}
 
 
 class _Rows(NamedTuple):
-    """``CompiledRows``, for the loops."""
-
     rows: Ints
     tokens: Ints
     single: Ints
 
 
 class _Cached(NamedTuple):
-    """New keys and values, and the slots' into which they go."""
-
     key: NDArray[Any]
     value: NDArray[Any]
     keys: NDArray[Any]
@@ -57,19 +50,19 @@ class _Cached(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledRows:
-    """All rows of a step: where their keys and values go, and for the short ones what each token sees, which are the
-    columns before some one, and single ones after it."""
+    """All rows of a step: where their keys and values go, and what the tokens of short rows see.
 
+    A token of a short row sees the leading columns of its slot and ``single`` columns after them.
+    """
+
+    #: per row: first token, slot, and whether its row is short; the end of the last row; shape (3, rows + 1)
     rows: Ints
-    """First token of each row, its slot, and whether it is attended to here; the end of the last row, shape
-    (3, rows + 1)."""
+    #: per token: column written, position, leading columns seen, first of its ``single``; the end of the last one's;
+    #: shape (4, tokens + 1)
     tokens: Ints
-    """Column that each token is written to, its position, the columns that it sees from the first on, and the first
-    of its ``single``; the end of those of the last, shape (4, tokens + 1)."""
+    #: tokens whose columns a token sees besides the leading ones, including its own, ascending, shape (singles,)
     single: Ints
-    """Tokens whose columns a token sees beside the leading ones, itself among them, ascending, shape (singles,)."""
-    seen: Ints
-    """Columns that the tokens of short rows see, summed up to each row and over all, shape (rows + 1,)."""
+    seen: Ints  #: columns seen by the tokens of short rows before each row, and in total, shape (rows + 1,)
 
     def attend(
         self,
@@ -84,16 +77,10 @@ class CompiledRows:
     ) -> Tensor:
         """Write the new keys and values of all rows, and attend to the short ones.
 
-        Args:
-            query: Shape (tokens, heads, size).
-            key: New keys, shape (tokens, key heads, size).
-            value: New values, shape (tokens, key heads, value size).
-            keys: The slots' keys, shape (slots, key heads, columns, size).
-            values: The slots' values, shape (slots, key heads, columns, value size).
-            window: Positions that a token sees, itself included; ``None`` for all.
-
-        Returns:
-            The mixed values, shape (tokens, heads, value size); what other rows have there is not set.
+        Shapes: ``query`` (tokens, heads, size), ``key`` and ``value`` (tokens, key heads, size), the slots' ``keys``
+        and ``values`` (slots, key heads, columns, size). A token sees ``window`` positions, including its own
+        (``None``: all). Returns the mixed values, (tokens, heads, value size), uninitialised for rows that are not
+        short.
         """
         mixed = value.new_empty(len(query), query.shape[1], value.shape[-1])
         asked, new, new_values = (one.contiguous().numpy() for one in (query, key, value))
@@ -105,7 +92,7 @@ class CompiledRows:
             _attend((begin, end), plan, asked, cached, out, factor, seen)
 
         rows, work = len(self.seen) - 1, int(self.seen[-1]) * query.shape[1] * query.shape[2]
-        # Not numba's own threads: they may not be called from two engines, nor share OpenMP with torch.
+        # Not numba's threads: two engines must not call them at once, and they cannot share OpenMP with torch.
         parts = min(torch.get_num_threads(), work // _SHARE)
         if parts < 2:
             part(0, rows)
@@ -120,7 +107,7 @@ class CompiledRows:
 
 @cache
 def warm_up(dtype: torch.dtype) -> None:
-    """Compile the loops for a precision, or load what was compiled before, so that no step waits for it."""
+    """Compile or load the loops for a precision, so that no step waits for them."""
     none, rows = torch.empty(0, 1, 1, dtype=dtype), np.zeros((3, 1), np.int64)
     slots, tokens = none[None], np.zeros((4, 1), np.int64)
     empty = CompiledRows(rows=rows, tokens=tokens, single=tokens[3, :0], seen=tokens[3])
@@ -133,18 +120,16 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile ``function`` when it is first called, or find what was compiled before."""
+    """Compile ``function`` on its first call, or load it from the cache."""
     return njit(nogil=True, cache=True, **_OPTIONS)(function)
 
 
 def _part(function: Callable[..., Any]) -> Any:
-    """Compile ``function`` into the kernel that calls it."""
     return njit(**_INLINED)(function)
 
 
 @kernel
 def _attend(part: Any, plan: Any, query: Any, cached: Any, mixed: Any, scale: Any, window: int) -> None:
-    """The rows from ``part[0]`` to ``part[1]``; arguments as of ``CompiledRows.attend``."""
     key, value, keys, values = cached.key, cached.value, cached.keys, cached.values
     start, slot, short, single = plan.rows[0], plan.rows[1], plan.rows[2], plan.single
     columns, positions, until, first = plan.tokens[0], plan.tokens[1], plan.tokens[2], plan.tokens[3]
@@ -202,7 +187,7 @@ def _product(one: Any, other: Any) -> Any:
 
 @_part
 def _score(query: Any, keys: Any, count: int, scale: Any, scores: Any) -> None:
-    """Products of a query with the first keys, four at a time: they share its numbers."""
+    # four keys at a time share the loads of the query
     j = 0
     while j + 4 <= count:
         one, two, three, four = keys[j], keys[j + 1], keys[j + 2], keys[j + 3]
@@ -222,7 +207,6 @@ def _score(query: Any, keys: Any, count: int, scale: Any, scores: Any) -> None:
 
 @_part
 def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
-    """The weighted sum of the first values."""
     out[:] = 0
     j = 0
     while j + 4 <= count:
@@ -237,11 +221,9 @@ def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
 
 
 def _exponentials(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
-    """Replace the first scores by their exponentials, the greatest by 1; returns the sum.
-
-    ``parts`` and ``bits`` are room to work in, one array seen as real numbers and as integers.
-    """
-    raise NotImplementedError  # what is compiled depends on the precision
+    # Replaces the first scores by exponentials of their difference to the greatest one; returns the sum.
+    # ``parts`` and ``bits`` are one working array, viewed as floats and as integers.
+    raise NotImplementedError  # numba compiles ``_single`` or ``_double`` instead
 
 
 @overload(_exponentials, jit_options=_INLINED)
@@ -259,17 +241,15 @@ def _double(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
 
 
 def _single(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
-    """2 ** x as an exponent, put together from bits, times a polynomial of the rest: no call, so it is vectorised.
-
-    The polynomial is the minimax one of 2 ** f on [0, 1), its relative error in single precision 1.6e-7.
-    """
+    # 2**x as an exponent put together from bits, times a polynomial of the fraction: no call, so it vectorises.
+    # The polynomial is the minimax one of 2**f on [0, 1); relative error 1.6e-7 in single precision.
     one = scores.dtype.type
     most = scores[0]
     for j in range(1, count):
         most = max(most, scores[j])
     for j in range(count):
         x = (scores[j] - most) * one(1.4426950408889634)
-        x = one(-126) if x < one(-126) else x  # NaN stays
+        x = one(-126) if x < one(-126) else x  # unlike ``max``, this keeps NaN
         whole = np.floor(x)
         f = x - whole
         p = one(1.8775767e-3) * f + one(8.9893397e-3)

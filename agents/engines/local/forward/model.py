@@ -1,8 +1,4 @@
-"""The policy: a Hugging Face decoder run through its own forward pass, with turntree's attention.
-
-Loads a model, refuses kinds that cannot run, and updates weights in place.
-Does not know of requests.
-"""
+"""The policy: a Hugging Face decoder run through its own forward pass, with turntree's attention."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from turntree.agents.engines.local.forward import attention, compiled
-from turntree.agents.engines.local.forward.linear import Blocked, block
-from turntree.agents.engines.local.forward.norm import join_norms
+from turntree.agents.engines.local.forward.linear import Blocked, block, join_norms
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.errors import EngineFailed, MissingExtra
@@ -29,9 +24,9 @@ class Policy:
     """A causal language model that the engine can run."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take over ``model``, a ``transformers`` causal language model: its attention implementation
-        becomes the engine's, and on the CPU its large linear layers (``forward.linear``) and its norms
-        (``forward.norm``) too; nothing else can run it then.
+        """Take over ``model``, a ``transformers`` causal language model; nothing else can run it afterwards.
+
+        Its attention implementation is replaced, and on the CPU its large linear layers and norms (``forward.linear``).
 
         Raises:
             ValueError: If the model's attention cannot be replaced.
@@ -40,29 +35,27 @@ class Policy:
         config: Any = model.config
         if not getattr(model, "_supports_attention_backend", False):
             raise ValueError(
-                f"{type(model).__name__} does not let its attention be replaced "
-                "(_supports_attention_backend is not set), which the local engine needs; use a decoder of the "
-                "Llama, Qwen, Mistral, Gemma 3 or SmolLM families, or the vLLM or SGLang engine"
+                f"the local engine must replace the attention of {type(model).__name__}, which does not support it "
+                "(_supports_attention_backend is not set); use a decoder of the Llama, Qwen, Mistral, Gemma 3 or "
+                "SmolLM families, or the vLLM or SGLang engine"
             )
         _register()
         model.set_attn_implementation(attention.NAME)  # type: ignore[operator]
         text = config.get_text_config()
         self.windows = bool(getattr(text, "sliding_window", None)) and getattr(text, "use_sliding_window", True)
         self.vocabulary = int(text.vocab_size)
+        #: directory or Hugging Face id that the model was loaded from, or empty
         self.name = str(getattr(config, "_name_or_path", ""))
-        """Directory or Hugging Face id that it was loaded from; empty without one."""
-        self.end_tokens = _end_tokens(model)
-        """Tokens that end a text, by the model's own settings."""
+        self.end_tokens = _end_tokens(model)  #: end tokens by the model's own settings
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
-        self._home = self.device
+        self._loaded_device = self.device
         self._blocked: dict[str, list[Blocked]] = {}
+        #: most columns that a row's tokens may see together in compiled attention; 0 where it does not run
         self.looped = 0
-        """Most columns that the tokens of a row together see for compiled loops of attention on the CPU; 0 where
-        there are none."""
         dtype, heads = next(model.parameters()).dtype, int(text.num_attention_heads)
         if dtype in compiled.DTYPES:
             self.looped = compiled.MOST_SEEN * int(getattr(text, "num_key_value_heads", None) or heads) // heads
-            if self._home.type == "cpu":
+            if self._loaded_device.type == "cpu":
                 compiled.warm_up(dtype)
                 self._blocked = block(model)
                 join_norms(model)
@@ -76,7 +69,7 @@ class Policy:
             ValueError: If ``device`` is a GPU and PyTorch sees none.
             EngineFailed: If the weights do not fit the configuration, or the memory.
         """
-        place = _device(device)
+        torch_device = _device(device)
         try:
             from transformers import AutoModelForCausalLM
         except ImportError as error:
@@ -91,21 +84,19 @@ class Policy:
             reason = str(error).partition("\n")[0]
             raise EngineFailed(f"the weights of {path} do not fit its config.json, or the memory: {reason}") from error
         moved: Any = model
-        return cls(moved.to(place))
+        return cls(moved.to(torch_device))
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return next(self.model.parameters()).device
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the weights, bytes."""
         return sum(weight.nbytes for weight in self.model.parameters())
 
     @torch.inference_mode()
     def token_bytes(self) -> int:
-        """Size of the keys and values of one token, bytes, found by running one."""
+        """Return the size of the keys and values of one token, bytes, measured by running one."""
         one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
         step = plan_step(slot=none, computed=none, pending=one, pending_tokens=[[0]], draft=DraftBatch.empty(1))
         cache = SlotCache(1, 1)
@@ -115,26 +106,19 @@ class Policy:
         return cache.bytes
 
     def leave_device(self) -> None:
-        """Move the weights to the host's memory, and give unused memory of the device back."""
+        """Move the weights to the host's memory and release unused memory of the device."""
         self.model.to("cpu")
-        if self._home.type == "cuda":
+        if self._loaded_device.type == "cuda":
             torch.cuda.empty_cache()
 
     def return_to_device(self) -> None:
-        """Move the weights to where they were loaded."""
-        self.model.to(self._home)
+        self.model.to(self._loaded_device)
 
     def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
-        """Run the model over the flattened step.
+        """Run the model over the flattened step and return logits, shape (n, vocabulary).
 
-        Args:
-            tokens: int64, shape (tokens,).
-            positions: int64, shape (tokens,).
-            keep: Indices of the tokens whose logits are needed, shape (n,).
-            plan: Plan of the step for the attention layers.
-
-        Returns:
-            Shape (n, vocabulary).
+        ``tokens`` and ``positions`` are int64 of shape (tokens,); ``keep`` has the indices of the n tokens whose logits
+        are needed.
         """
         output = self.model(
             input_ids=tokens[None],
@@ -147,16 +131,10 @@ class Policy:
         return logits
 
     def update(self, named: Iterable[tuple[str, Tensor]]) -> int:
-        """Copy new weights in place.
-
-        Args:
-            named: Parameter names as in the model's ``state_dict``, and tensors of the same shapes.
-
-        Returns:
-            Number of tensors copied.
+        """Copy new weights by their names in ``state_dict`` in place and return the number of tensors.
 
         Raises:
-            KeyError: If a name is unknown; the nearest known name is given. Nothing after it was copied.
+            KeyError: If a name is unknown; weights after it are not copied.
             ValueError: If a shape differs.
         """
         own = self.model.state_dict()
@@ -186,7 +164,7 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
         raise ValueError(
-            f"device={name} was asked for, and PyTorch {torch.__version__} sees no GPU (CUDA_VISIBLE_DEVICES is "
+            f"device={name} needs a GPU, but PyTorch {torch.__version__} sees none (CUDA_VISIBLE_DEVICES is "
             f"{visible!r}); use device=cpu or auto, or install a build of PyTorch for CUDA"
         )
     return device

@@ -1,10 +1,9 @@
 """Conversion of live requests and their drafts to the flat arrays of one forward pass.
 
-Row ``b`` contributes its pending tokens (a chain) and then its draft nodes (a
-tree that hangs on the last pending token). Everything is flattened in row
-order; ``start[b]`` is where row ``b`` begins. Nodes that continue the pending
-tokens as a chain are causal like them; only the others need a list of their
-ancestors, so a long chain costs no more than as many tokens of a prompt.
+Row ``b`` contributes its pending tokens (a chain), then its draft nodes (a tree below the last pending token).
+Everything is flattened in row order; ``start[b]`` is where row ``b`` begins. Nodes that continue the pending tokens as
+a chain are causal like them. Only the others need a list of ancestors, so a long chain costs no more than
+prompt tokens.
 """
 
 from __future__ import annotations
@@ -24,40 +23,27 @@ from turntree.spec_tree import DraftBatch
 
 Ints = NDArray[np.int64]
 
-_LONG = 32
-"""Rows with more new tokens than this get segments of their own."""
-_GAP = 0.34
-"""Greatest share of idle slots in a segment."""
+_LONG = 32  #: rows with more new tokens than this get segments of their own
+_GAP = 0.34  #: maximum fraction of idle slots in a segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
     """One forward pass."""
 
-    tokens: Ints
-    """Token ids, shape (tokens,)."""
-    positions: Ints
-    """Position of each token in its sequence, shape (tokens,)."""
-    slots: Ints
-    """Slot of each token, shape (tokens,)."""
-    columns: Ints
-    """Column of the cache that each token is written to, shape (tokens,)."""
-    start: Ints
-    """First token of each row, shape (rows + 1,)."""
-    causal: Ints
-    """Pending tokens of each row and the nodes that continue them as a chain, shape (rows,)."""
-    branching: Ints
-    """The other nodes, as indices of the draft, shape (branching,)."""
+    tokens: Ints  #: shape (tokens,)
+    positions: Ints  #: position of each token in its sequence, shape (tokens,)
+    slots: Ints  #: slot of each token, shape (tokens,)
+    columns: Ints  #: column of the cache that each token is written to, shape (tokens,)
+    start: Ints  #: first token of each row, shape (rows + 1,)
+    causal: Ints  #: pending tokens of each row plus the nodes that continue them as a chain, shape (rows,)
+    branching: Ints  #: the other nodes, as indices into the draft, shape (branching,)
+    #: nodes of its row on the path to a branching node, including itself, shape (branching, longest row)
     ancestors: NDArray[np.bool_]
-    """Nodes of its row on the path to a branching node, itself included, shape (branching, longest
-    row)."""
     draft: DraftBatch
-    slot: Ints
-    """Slot of each row, ascending, shape (rows,)."""
-    computed: Ints
-    """Columns already computed of each row, shape (rows,)."""
-    pending: Ints
-    """Tokens of each row that are not drafts, shape (rows,)."""
+    slot: Ints  #: slot of each row, ascending, shape (rows,)
+    computed: Ints  #: columns already computed, shape (rows,)
+    pending: Ints  #: tokens that are not drafts, shape (rows,)
 
 
 def plan_step(
@@ -69,7 +55,7 @@ def plan_step(
         slot: Slot of each row, ascending, shape (rows,).
         computed: Columns in the cache, shape (rows,).
         pending: Number of pending tokens, at least 1, shape (rows,).
-        pending_tokens: The tokens themselves, one sequence a row.
+        pending_tokens: The tokens themselves, one sequence per row.
         draft: One tree per row.
     """
     counts = np.diff(draft.offsets)
@@ -108,7 +94,7 @@ def plan_step(
 
 
 def _lead(draft: DraftBatch, node_row: Ints, node: Ints) -> Ints:
-    """Number of leading nodes of each row that form a chain, shape (rows,)."""
+    # number of leading nodes of each row that form a chain
     lead = np.diff(draft.offsets)
     branches = np.flatnonzero(draft.parents != node - 1)
     np.minimum.at(lead, node_row[branches], node[branches])
@@ -116,7 +102,6 @@ def _lead(draft: DraftBatch, node_row: Ints, node: Ints) -> Ints:
 
 
 def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> NDArray[np.bool_]:
-    """Nodes of its row that each branching node sees, itself among them, shape (branching, nodes of a row)."""
     seen = np.zeros((len(branching), int(np.diff(draft.offsets).max(initial=0))), bool)
     each = np.arange(len(branching))
     parent = draft.parents[branching].astype(np.int64)
@@ -124,7 +109,8 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
     seen[on_line] = np.arange(seen.shape[1]) <= parent[on_line, None]
     seen[each, node] = True
     up = np.where(on_line, each, each - (node - parent))
-    while not (up == each).all():  # a node knows its path up to ``up``, whose own path doubles it
+    # Pointer doubling: a node knows its path up to ``up``; adding the path known at ``up`` doubles its length.
+    while not (up == each).all():
         seen |= seen[up]
         each, up = up, up[up]
     return seen
@@ -133,11 +119,11 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
 def attention_plan(
     step: StepPlan, cache: SlotCache, *, windows: bool, device: torch.device, looped: int = 0
 ) -> AttentionPlan:
-    """The step in the form that attention takes.
+    """Convert the step for attention.
 
     Args:
-        looped: Most columns that the tokens of a row together see for it to go through the compiled loops, on the CPU;
-            which ones do does not depend on the others. 0 where there are no loops.
+        looped: Most columns that a row's tokens may see together to go through the compiled loops, on the CPU; 0 where
+            there are none. Whether a row does so never depends on the other rows.
     """
     width = np.diff(step.start)
     looped = looped if device.type == "cpu" else 0
@@ -158,7 +144,6 @@ def attention_plan(
 
 
 def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
-    """The step in the form that the compiled loops take."""
     rows, tokens = np.zeros((3, len(step.start)), np.int64), np.zeros((4, len(step.tokens) + 1), np.int64)
     rows[0], rows[1, :-1], rows[2, :-1] = step.start, step.slot, short
     tokens[:3, :-1] = step.columns, step.positions, step.columns + 1
@@ -169,7 +154,7 @@ def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
         token = begin + step.branching - step.draft.offsets[node_row]
         tokens[2, token] = (step.computed + step.pending)[node_row]
         tokens[3, token + 1] = step.ancestors.sum(1)
-        nth, other = np.nonzero(step.ancestors)  # tokens ascend with the branching nodes, so these are in their order
+        nth, other = np.nonzero(step.ancestors)  # ascending like the branching nodes, as ``single`` must be
         single = begin[nth] + other
         np.cumsum(tokens[3], out=tokens[3])
     until = np.append(0, np.cumsum(np.where(np.repeat(short, np.diff(step.start)), tokens[2, :-1], 0)))
@@ -177,7 +162,7 @@ def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
 
 
 def _runs(slot: Ints, rows: Ints, width: Ints) -> list[Ints]:
-    """Split rows into groups of nearby slots (and, for long rows, of similar width)."""
+    # groups of nearby slots and, for long rows, of similar width
     runs: list[list[int]] = []
     for row in rows.tolist():
         if runs:

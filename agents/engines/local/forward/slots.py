@@ -1,8 +1,7 @@
-"""Keys and values of every live or parked sequence, one slot each, written in place.
+"""Cache of keys and values: one slot per live or parked sequence, written in place.
 
-Columns of a slot are the tokens of its sequence in order. A layer is allocated
-when the model first reaches it, with the shapes of its keys and values, so that
-any decoder fits.
+The columns of a slot are the tokens of its sequence in order. A layer is allocated when the model first reaches
+it, with the shapes of its keys and values, so that any decoder fits.
 """
 
 from __future__ import annotations
@@ -14,19 +13,15 @@ from torch import Tensor
 
 
 class SlotCache:
-    """Static storage for ``slots`` sequences of up to ``columns`` tokens."""
-
     def __init__(self, slots: int, columns: int) -> None:
         self.slots = slots
         self.columns = columns
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        """Keys and values of the layers that the model has reached."""
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}  #: keys and values of the layers that the model has reached
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer, shape (slots, key heads, columns, size) each.
+        """Return keys and values of a layer, shape (slots, key heads, columns, size) each.
 
-        Args:
-            key: New keys, shape (1, key heads, tokens, size): the pattern for the allocation.
+        The new ``key`` and ``value``, shape (1, key heads, tokens, size), are the pattern for the allocation.
         """
         pair = self.layers.get(index)
         if pair is None:
@@ -38,19 +33,15 @@ class SlotCache:
         return pair
 
     def copy(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Copy the first ``length`` columns of one slot to others."""
         for pair in self.layers.values():
             for layer in pair:
                 at = targets[0] if len(targets) == 1 else torch.tensor(targets, device=layer.device)
                 layer[at, :, :length] = layer[source, :, :length]
 
     def move(self, slots: Tensor, source: Tensor, target: Tensor) -> None:
-        """Move single columns, all at once: ``target[i]`` of ``slots[i]`` becomes ``source[i]``.
+        """Move single columns, all at once: column ``source[i]`` of ``slots[i]`` goes to ``target[i]``.
 
-        Args:
-            slots: int64, shape (n,).
-            source: Columns, int64, shape (n,).
-            target: Columns, int64, shape (n,).
+        All arguments are int64 of shape (n,).
         """
         for keys, values in self.layers.values():
             keys[slots, :, target] = keys[slots, :, source]
@@ -58,5 +49,4 @@ class SlotCache:
 
     @property
     def bytes(self) -> int:
-        """Memory of all layers, bytes."""
         return sum(t.element_size() * t.nelement() for pair in self.layers.values() for t in pair)

@@ -1,4 +1,1 @@
-"""Sampling of turntree's requests inside SGLang, and the differences between SGLang's versions.
-
-Not here: drafts and their verification (``worker``).
-"""
+"""Sampling of turntree's requests inside SGLang."""

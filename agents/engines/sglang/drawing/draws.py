@@ -1,24 +1,23 @@
-"""Sampling of turntree's requests inside SGLang: sample, then match.
+"""Sampling of turntree's requests inside SGLang: draw a token at every node, then match the draft tree.
 
-Every token, the first and those at the nodes of a draft tree alike, is the
-winner of a race of exponential clocks under the distribution after all transforms
-(min-p, top-k, top-p, as ``agents.engines.local`` has them). With a seed the
-clocks depend on the seed, the position and the token alone, so that the sampled
-tokens depend neither on the drafts nor on the batch, and a turn that was sampled
-with the same seed is replayed by drafting it; without one they are fresh. The
-draft tree is then walked along the drawn tokens. That is exact for any tree,
-also with equal siblings, and accepts as much as any rule can that knows only
-the tokens of a draft.
+Every token is the winner of a race of exponential clocks under the distribution after all transforms (min-p, top-k,
+top-p, in the order of ``agents.engines.local``). With a seed, the clocks depend only on seed, position and token.
+The sampled tokens then depend neither on drafts nor on the batch, and a turn that was sampled with the same seed is
+replayed by drafting it. Without a seed the clocks are fresh. The draft tree is walked along the drawn tokens. This
+is exact for any tree, also with equal siblings, and accepts as much as any rule that knows only the draft's tokens.
 
-Other requests keep SGLang's own rules: its seeded sampler hashes (seed, position,
-token) for plain decoding, but its verification of trees uses random numbers
-independent of that noise (in 0.5.12 not even seeded), so a seeded turn would
-depend on its drafts.
+Other requests keep SGLang's own rules. SGLang's seeded sampler hashes (seed, position, token) in plain decoding, but
+its verification of trees uses independent random numbers (not even seeded in 0.5.12), so its seeded turns depend on
+their drafts.
+
+The noise of a batch's requests is known where SGLang builds the batch, and is carried as an attribute of
+``SamplingBatchInfo``: functions here wrap the methods of that class with the same names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,69 +33,56 @@ from turntree.spec_tree.rules.noise import shifted_seed
 
 
 class Noises(NamedTuple):
-    """The sources of the requests' noise, an array of shape (rows,) each."""
+    """The sources of the requests' noise; each array has shape (rows,)."""
 
-    ours: NDArray[np.bool_]
-    """Whether a request is drawn here."""
-    seeds: NDArray[np.uint64]
-    """Shifted (``shifted_seed``); 0 for fresh noise."""
+    ours: NDArray[np.bool_]  #: whether turntree draws for the request
+    seeds: NDArray[np.uint64]  #: shifted by ``shifted_seed``; 0 for fresh noise
     fresh: NDArray[np.bool_]
-    reverified: NDArray[np.bool_]
-    """Whether tokens are drawn at the positions of its draft too (``reverify``)."""
+    reverified: NDArray[np.bool_]  #: whether tokens are drawn at the positions of its draft too (``reverify``)
 
     @classmethod
     def of(cls, requests: Sequence[Any]) -> Noises:
-        """The noise of SGLang's requests; it is keyed by the position in the turn, SGLang counts in the context."""
-        entries = [request.sampling_params.custom_params for request in requests]
-        seeds = [noise_seed(each) for each in entries]
+        # Noise is keyed by the position in the turn; SGLang counts positions in the context, hence the shift.
+        params = [request.sampling_params.custom_params for request in requests]
+        seeds = [noise_seed(entries) for entries in params]
         shifted = [
-            0 if seed is None else shifted_seed(seed, len(request.origin_input_ids) - given_of(each) - 1)
-            for request, each, seed in zip(requests, entries, seeds, strict=True)
+            0 if seed is None else shifted_seed(seed, len(request.origin_input_ids) - given_of(entries) - 1)
+            for request, entries, seed in zip(requests, params, seeds, strict=True)
         ]
         return cls(
-            np.array([is_ours(each) for each in entries], np.bool_),
+            np.array([is_ours(entries) for entries in params], np.bool_),
             np.array(shifted, np.uint64),
             np.array([seed is None for seed in seeds], np.bool_),
-            np.array([is_reverified(each) for each in entries], np.bool_),
+            np.array([is_reverified(entries) for entries in params], np.bool_),
         )
 
     def at(self, rows: Any) -> Noises:
-        """The noise of some rows, int64."""
         return Noises(*(column[rows] for column in self))
 
     def then(self, other: Noises) -> Noises:
-        """This noise and that of further rows."""
         return Noises(*(np.concatenate(columns) for columns in zip(self, other, strict=True)))
 
     def now(self) -> NDArray[np.uint64]:
-        """The seed of each row, a fresh one where a request has none."""
+        """Return the seed of each row, a fresh one for requests without a seed."""
         if not self.fresh.any():
             return self.seeds
-        # By PyTorch's own generator, since SGLang seeds it alike on all ranks.
-        made = torch.randint(-(1 << 63), (1 << 63) - 1, self.fresh.shape, dtype=torch.int64, device="cpu")
-        return np.where(self.fresh, made.numpy().view(np.uint64), self.seeds)
+        # PyTorch's global generator: SGLang gives it the same seed on all ranks.
+        fresh = torch.randint(-(1 << 63), (1 << 63) - 1, self.fresh.shape, dtype=torch.int64, device="cpu")
+        return np.where(self.fresh, fresh.numpy().view(np.uint64), self.seeds)
 
 
 def draw(probabilities: Tensor, noises: Noises, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """Draw one token per row.
+    """Draw one token per row of ``probabilities`` (rows, vocabulary), int64, shape (rows,).
 
-    Args:
-        probabilities: Shape (rows, vocabulary).
-        positions: Position in the context of the token before the drawn one, shape (rows,).
-
-    Returns:
-        int64, shape (rows,).
+    ``positions`` are the context positions of the tokens before the drawn ones, shape (rows,).
     """
     return race(probabilities.float(), noises.now(), positions)
 
 
 def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor:
-    """Probabilities after min-p, top-k and top-p.
+    """Return probabilities (rows, vocabulary) after min-p, top-k and top-p.
 
-    Args:
-        probabilities: At the requests' temperatures, shape (rows, vocabulary).
-        sampling: SGLang's ``SamplingBatchInfo``.
-        owner: Index of the request of each row; ``None`` is one row a request.
+    ``owner`` is the index of each row's request; ``None`` means one row per request.
     """
     if not _cuts(sampling):
         return probabilities
@@ -104,7 +90,7 @@ def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) 
         values if owner is None else values[owner] for values in (sampling.top_ks, sampling.top_ps, sampling.min_ps)
     )
     transforms = Transforms(
-        temperature=torch.ones_like(top_p),
+        temperature=torch.ones_like(top_p),  # already applied
         top_k=top_k.long(),
         top_p=top_p,
         min_p=min_p,
@@ -116,40 +102,120 @@ def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) 
 
 
 def draw_at_nodes(
-    logits: Tensor,
-    sampling: Any,
-    noises: Noises,
-    positions: Tensor,
-    width: int,
-    drafted: Sequence[int] | None = None,
+    logits: Tensor, sampling: Any, noises: Noises, positions: Tensor, width: int, drafted: Sequence[int] | None = None
 ) -> Tensor:
-    """Draw a token at each node of the batch's trees.
+    """Draw a token at each node of the batch's trees: int64, shape (rows, width), 0 at padding.
 
     Args:
         logits: After penalties, shape (rows * width, vocabulary).
-        sampling: SGLang's ``SamplingBatchInfo``.
-        positions: Position in the context of each node, shape (rows * width,).
-        drafted: Nodes of each tree after its root; the rest is padding, at which nothing is drawn. ``None``: all.
-
-    Returns:
-        int64, shape (rows, width), 0 at padding.
+        positions: Context position of each node, shape (rows * width,).
+        drafted: Nodes of each tree after its root, at which tokens are drawn; ``None`` for all.
     """
+    # Draw only at real nodes: padding would cost as much as drafts.
     counts = np.full(len(noises.seeds), width - 1) if drafted is None else np.asarray(drafted)
     node = np.flatnonzero(np.arange(width) <= counts[:, None])
     owner = node // width
-    places, owners = torch.from_numpy(np.stack([node, owner])).to(logits.device, non_blocking=True)
-    tempered = logits if len(node) == len(logits) else logits[places]
+    nodes, owners = torch.from_numpy(np.stack([node, owner])).to(logits.device, non_blocking=True)
+    tempered = logits if len(node) == len(logits) else logits[nodes]
     tempered = tempered / sampling.temperatures.view(-1)[owners, None]
-    seeds, where = noises.now()[owner], positions[places]
+    seeds, where = noises.now()[owner], positions[nodes]
     if _cuts(sampling):
         drawn = race(reshaped(tempered.softmax(-1), sampling, owners).float(), seeds, where)
     else:
         drawn = race_of_logits(tempered, seeds, where)
     tokens = torch.zeros(len(counts) * width, dtype=torch.int64, device=logits.device)
-    tokens[places] = drawn
+    tokens[nodes] = drawn
     return tokens.view(-1, width)
 
 
 def _cuts(sampling: Any) -> bool:
-    """Whether a request of SGLang's ``SamplingBatchInfo`` has min-p, top-k or top-p."""
     return bool(sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling)
+
+
+_NOISES = "turntree_noises"
+_NOTHING = Noises.of([])
+_everyone = False
+
+
+def draw_for_all() -> None:
+    """Make turntree sample all further requests of this process: its draft worker is turntree's."""
+    global _everyone
+    _everyone = True
+
+
+def noises_of(sampling: Any) -> Noises | None:
+    """Return the noise of a ``SamplingBatchInfo``; ``None`` if SGLang samples the whole batch."""
+    noises: Noises | None = getattr(sampling, _NOISES, None)
+    if noises is None or not (_everyone or noises.ours.any()):
+        return None
+    if len(noises.seeds) != len(sampling):
+        raise RuntimeError(
+            f"a batch of {len(sampling)} requests has the noise of {len(noises.seeds)}; this version of SGLang changes "
+            "batches by a method that turntree does not wrap. Use SGLang 0.5.12"
+        )
+    return noises
+
+
+def from_schedule_batch(original: Callable[..., Any], cls: type, batch: Any, *rest: Any, **options: Any) -> Any:
+    info = original(cls, batch, *rest, **options)
+    setattr(info, _NOISES, Noises.of(batch.reqs))
+    return info
+
+
+def filter_batch(original: Callable[..., None], info: Any, keep: Sequence[int], *rest: Any, **options: Any) -> None:
+    original(info, keep, *rest, **options)
+    if hasattr(info, _NOISES):
+        setattr(info, _NOISES, getattr(info, _NOISES).at(np.asarray(keep, np.int64)))
+
+
+def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
+    original(info, other)
+    setattr(info, _NOISES, getattr(info, _NOISES, _NOTHING).then(getattr(other, _NOISES, _NOTHING)))
+
+
+def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **options: Any) -> Any:
+    # The scheduler changes its own object while the copy is sampled from.
+    copied = original(info, *rest, **options)
+    if hasattr(info, _NOISES):
+        setattr(copied, _NOISES, getattr(info, _NOISES))
+    return copied
+
+
+#: Attribute of SGLang's ``NgramVerifyInput``: nodes of each row's tree after its root, without padding.
+DRAFTED_NODES = "turntree_drafted"
+
+
+def alike_on_ranks(drawn: Tensor) -> Tensor:
+    # The ranks' logits may differ in rounding, so the first rank decides for all.
+    group = importlib.import_module("sglang.srt.distributed").get_tp_group()
+    if group.world_size > 1:
+        group.broadcast(drawn, src=0)
+    return drawn
+
+
+def sampling_verify(
+    original: Callable[..., None], verify_input: Any, batch: Any, logits_output: Any, sampling: Any
+) -> None:
+    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn tokens instead of the most probable ones."""
+    noises = noises_of(sampling)
+    if noises is None:
+        return original(verify_input, batch, logits_output, sampling)
+    logits = logits_output.next_token_logits
+    rows, width = batch.batch_size(), verify_input.draft_token_num
+    verify_input.predict = torch.empty(len(logits) + 1, dtype=torch.int32, device=logits.device)
+    verify_input.accept_indices = torch.full((rows, width), -1, dtype=torch.int32, device=logits.device)
+    verify_input.num_correct_drafts = torch.empty((rows,), dtype=torch.int32, device=logits.device)
+    drafted = getattr(verify_input, DRAFTED_NODES, None)
+    drawn = alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, width, drafted))
+    # "retrive" is SGLang's spelling. The kernel walks each tree along `target_predict`.
+    importlib.import_module("sglang.srt.speculative.ngram_info").verify_tree_greedy(
+        predicts=verify_input.predict,
+        accept_index=verify_input.accept_indices,
+        accept_token_num=verify_input.num_correct_drafts,
+        candidates=verify_input.draft_token.reshape(rows, width),
+        retrive_index=verify_input.retrieve_index,
+        retrive_next_token=verify_input.retrieve_next_token,
+        retrive_next_sibling=verify_input.retrieve_next_sibling,
+        target_predict=drawn,
+    )
+    return None

@@ -1,8 +1,7 @@
-"""Hooks that install ``draws`` where SGLang draws tokens, through its own hook registry.
+"""Hooks that install turntree's sampling in SGLang 0.5.12, through SGLang's hook registry.
 
-A token is drawn after SGLang's own call; log-probabilities, penalties and
-grammars stay SGLang's. Invariant: a batch without requests of turntree, in an
-engine without turntree's worker, is sampled as without the hooks.
+A batch without requests of turntree, in an engine without turntree's draft worker, is sampled as without the hooks.
+Log-probabilities, penalties and grammars remain SGLang's. Tests: ``test_draws.py``, ``test_reverify.py``.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing import noise_rows, reverify, verification
-from turntree.agents.engines.sglang.drawing.draws import draw, reshaped
-from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
+from turntree.agents.engines.sglang.drawing import draws, reverify
+from turntree.agents.engines.sglang.drawing.draws import draw, noises_of, reshaped
 from turntree.agents.engines.sglang.wire import is_ours
 
 _INFO = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
@@ -27,15 +25,15 @@ def install() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     around = {
-        f"{_INFO}.from_schedule_batch": noise_rows.from_schedule_batch,
-        f"{_INFO}.filter_batch": noise_rows.filter_batch,
-        f"{_INFO}.merge_batch": noise_rows.merge_batch,
-        f"{_INFO}.copy_for_forward": noise_rows.copy_for_forward,
+        f"{_INFO}.from_schedule_batch": draws.from_schedule_batch,
+        f"{_INFO}.filter_batch": draws.filter_batch,
+        f"{_INFO}.merge_batch": draws.merge_batch,
+        f"{_INFO}.copy_for_forward": draws.copy_for_forward,
         "sglang.srt.layers.sampler.Sampler._sample_from_probs": _sample_from_probs,
         f"{_LOGITS}.forward": reverify.forward,
         f"{_LOGITS}._get_logits": reverify.get_logits,
         "sglang.srt.managers.schedule_batch.Req._check_token_based_finish": _check_token_based_finish,
-        "sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": verification.sampling_verify,
+        "sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": draws.sampling_verify,
     }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)
@@ -44,6 +42,7 @@ def install() -> None:
 def _sample_from_probs(
     original: Callable[..., Any], sampler: Any, probs: Tensor, sampling: Any, positions: Tensor, *rest: Any
 ) -> Any:
+    # Also draws for other requests of the batch: with fresh noise, their distribution is the same.
     noises = noises_of(sampling)
     if noises is None:
         return original(sampler, probs, sampling, positions, *rest)
@@ -51,9 +50,10 @@ def _sample_from_probs(
 
 
 def _check_token_based_finish(original: Callable[..., bool], request: Any, *rest: Any, **options: Any) -> bool:
-    """A turn ends only at its own stop tokens, whatever the model's end tokens are."""
+    # A turn ends only at its own stop tokens, whatever the model's end tokens are.
     if not is_ours(request.sampling_params.custom_params):
         return original(request, *rest, **options)
+    # SGLang reads end tokens from these two attributes.
     ends, tokenizer = request.eos_token_ids, request.tokenizer
     request.eos_token_ids, request.tokenizer = None, None
     try:

@@ -1,5 +1,3 @@
-"""Turntree's algorithm for SGLang's scheduler: an n-gram algorithm under another name."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -15,10 +13,9 @@ class TurntreeAlgorithm(CustomSpecAlgo):  # type: ignore[misc]
     """
 
     def is_ngram(self) -> bool:
-        """As NGRAM."""
         return True
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__"):  # copy and pickle look these up
             raise AttributeError(name)
         return getattr(SpeculativeAlgorithm.NGRAM, name)

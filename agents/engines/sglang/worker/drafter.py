@@ -1,9 +1,8 @@
-"""Drafts for the requests of a pass, and the updates of the store after it.
+"""Drafts for the requests of a pass, and the updates of the draft store after the pass.
 
-``TreeDrafter`` stands between SGLang's requests and the store, and uses of
-SGLang only the attributes in ``served_request``. Invariant: the store is told each
-token that the policy sampled once, in the order of the batch, and nothing else.
-Of several ranks the first one alone has it (``ranked``).
+``TreeDrafter`` uses only the attributes of SGLang's requests that ``Served`` lists. The draft store receives
+each token that the policy sampled once, in the order of the batch, and nothing else. Of several ranks, only the first
+one drafts (``ranked``).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import is_
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,38 +20,80 @@ from numpy.typing import NDArray
 from turntree.agents.engines.drafting.chain_rows import ChainTurn
 from turntree.agents.engines.drafting.trees import with_turn_drafts
 from turntree.agents.engines.request_wire import given_of, is_reverified
-from turntree.agents.engines.served.drafter import ServedDrafter
+from turntree.agents.engines.served.drafter import ServedDrafter, reverified_turn
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.rows import Flags, TreeRows, best_nodes, tree_rows
-from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, keeps, reverified_tokens
 from turntree.spec_tree import DraftBatch, SpecForest
 
-_UNBOUNDED = 1 << 20
-"""Tokens of a turn whose request does not bound them; the context does."""
+
+class Served(Protocol):
+    """The attributes of SGLang's requests that the drafter uses."""
+
+    @property
+    def rid(self) -> str: ...
+
+    @property
+    def origin_input_ids(self) -> Sequence[int]:
+        """Token ids of the prompt, including the turn's first tokens if they were given with it."""
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        """Sampled tokens."""
+
+    @property
+    def sampling_params(self) -> Any:
+        """SGLang's ``SamplingParams``."""
+
+    @property
+    def finished_reason(self) -> Any:
+        """Why the request ended; ``None`` while it is live."""
+
+
+def given_tokens(request: Served) -> list[int]:
+    prompt = request.origin_input_ids
+    return list(prompt[len(prompt) - given_of(request.sampling_params.custom_params) :])
+
+
+def keeps(request: Served) -> bool:
+    """Return whether the request ended regularly, so that its turn may be drafted from."""
+    reason = request.finished_reason
+    return reason is not None and reason.to_json().get("type") in ("stop", "length")
+
+
+def reverified_tokens(request: Served) -> list[int]:
+    """Return the turn of a re-verified request; empty if it continues, or if nothing was drawn."""
+    entries, sampling = request.sampling_params.custom_params, request.sampling_params
+    count = given_of(entries)
+    drawn = _drawn(request)[-count:]
+    if len(drawn) < count:
+        return []
+    return reverified_turn(entries, request.origin_input_ids, drawn, sampling.stop_token_ids or ())
+
+
+def _drawn(request: Served) -> list[int]:
+    # `reverify` writes each drawn token twice.
+    rows = [row for row in getattr(request, "input_top_logprobs_idx", None) or [] if row]
+    return [int(row[0]) for row in rows] if all(len(row) == 2 and row[0] == row[1] for row in rows) else []
+
+
+_UNBOUNDED = 1 << 20  #: most tokens of a turn whose request has no bound; the context bounds it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCounts:
     """Draft counts of a step, per request."""
 
-    drafted: list[int]
-    """Verified nodes of each, padding left out."""
-    accepted: list[int]
-    """Of these, nodes that the policy sampled."""
+    drafted: list[int]  #: verified nodes, without padding
+    accepted: list[int]  #: verified nodes that the policy sampled
 
 
 class _Turn(NamedTuple):
-    """A request that samples a turn."""
-
     request: Served
-    slot: int
-    """Of its turn."""
-    given: list[int]
-    """First tokens of the turn, which the request has not sampled."""
+    slot: int  #: slot of the turn in ``Chains``
+    given: list[int]  #: first tokens of the turn, given at the end of the prompt
 
-    def sampled(self, begin: int) -> Sequence[int]:
-        """Tokens of the turn from ``begin`` on."""
+    def tokens(self, begin: int) -> Sequence[int]:
         given = len(self.given)
         if begin < given:
             return [*self.given[begin:], *self.request.output_ids]
@@ -60,12 +101,9 @@ class _Turn(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A pass between its drafts and its result."""
-
     draft: DraftBatch
     rows: TreeRows
-    own: Flags
-    """Nodes that the store offered, the caller's drafts left out, shape (nodes,)."""
+    own: Flags  #: whether the draft store offered the node, not the caller, shape (nodes,)
     began: float
 
 
@@ -81,44 +119,39 @@ class TreeDrafter(ServedDrafter):
         clock: Callable[[], float] = time.perf_counter,
         device: str = "cpu",
     ) -> None:
-        """Start with a store."""
         super().__init__(forest, widest)
         self.widths = settings.widths_within(widest)
         self._settings = settings
         self._clock = clock
         self._device = device
         self.chooser = WidthChooser(self.widths)
-        self._turns: dict[str, _Turn] = {}
-        """By the id of the request."""
-        self._batch: list[_Turn] = []
-        """Those of the last pass."""
-        self._slots = np.zeros(0, np.int32)
-        """Theirs."""
-        self._given: dict[str, Served] = {}
-        """Requests with given tokens, after their pass over the prompt, in which their turn may end."""
+        self._turns: dict[str, _Turn] = {}  #: by request id; retracted requests keep their turn
+        self._batch: list[_Turn] = []  #: turns of the last pass
+        self._slots = np.zeros(0, np.int32)  #: their slots in ``Chains``
+        self._given: dict[str, Served] = {}  #: Requests with given tokens whose pass over the prompt may be their last.
         self._step: _Step | None = None
 
     def prompts(self, requests: Sequence[Served]) -> None:
-        """Hear of the requests of a pass over prompts: a turn with given tokens may end in it."""
+        """Take the requests of a pass over prompts; a turn with given tokens may end in this pass."""
         with self._session.timed():
             self._learn()
             for request in requests:
-                if request.rid in self._turns:  # retracted: it samples a token behind its prompt that is not read yet
+                if request.rid in self._turns:
+                    # A retracted request processes its prompt and tokens again, and samples one more token in this
+                    # pass. Forget the batch, so that `_follow` reads that token.
                     self._batch = []
                 elif given_of(request.sampling_params.custom_params):
                     self._given[request.rid] = request
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:
-        """Draft trees for all requests of a pass.
-
-        Args:
-            requests: Each has sampled one token at least.
-        """
+        """Draft trees for all requests of a pass; each request has sampled at least one token."""
         with self._session.timed() as began:
             self._session.mark_step(began, went_on=any(request.rid in self._turns for request in requests))
             self._learn()
             self._follow(requests)
-            most, room = self._widest(len(requests)) - 1, self._chains.room(self._slots)
+            # Node 0 is the last sampled token, so a pass of width w has w - 1 drafted nodes.
+            widest = self._settings.most_width(len(requests), self.widths, self._device)
+            most, room = widest - 1, self._chains.max_draft_lengths(self._slots)
             offered = self._chains.trees(
                 self._slots,
                 np.minimum(room, self._settings.max_depth),
@@ -132,19 +165,20 @@ class TreeDrafter(ServedDrafter):
         return rows
 
     def drafted(self) -> list[int]:
-        """Nodes that the pass verifies of each request, padding left out."""
+        """Return the number of nodes that the pass verifies for each request, without padding."""
         return [] if self._step is None else np.diff(self._step.draft.offsets).tolist()
 
     def settle(self) -> StepCounts:
-        """Finish a pass: tell the store its requests' new tokens, and count the accepted ones."""
+        """Finish a pass: commit its tokens to the draft store, and count the accepted ones."""
         step, self._step = self._step, None
         if step is None:
-            raise RuntimeError("settle() follows propose(), once")
-        seconds = self._clock() - step.began
+            raise RuntimeError("settle() must be called once after propose()")
+        seconds = self._clock() - step.began  # the engine's pass alone, without drafting
         with self._session.timed():
             drafted, width = np.diff(step.draft.offsets), step.rows.width
             accepted = step.rows.sampled(self._read(width)) & (np.arange(width) <= drafted[:, None])
-            accepted[:, 0] = False
+            accepted[:, 0] = False  # the root was sampled before
+            # Back from rows to the flat nodes of the draft.
             by_node = accepted[:, 1:][np.arange(1, width) <= drafted[:, None]]
             self._end([turn for turn in self._batch if turn.request.finished_reason is not None])
             self.chooser.observe(
@@ -158,35 +192,37 @@ class TreeDrafter(ServedDrafter):
         return StepCounts(drafted=drafted.tolist(), accepted=accepted.sum(1).tolist())
 
     def idle(self) -> None:
-        """Without live requests: end turns that were aborted unseen."""
+        """End turns that were aborted without a further pass; no request is live."""
         self._learn()
         self._end(list(self._turns.values()))
 
     def _chosen(self, offered: DraftBatch, turn_drafts: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
-        """The width of the pass; the nodes to verify, the store's offers after callers' drafts; which are offers."""
-        width = self.chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
+        # Returns the width of the pass, the nodes to verify, and which of them the store offered.
+        if self._settings.adaptive:
+            width = self.chooser.choose(offered)
+        else:
+            most = int(np.diff(offered.offsets).max(initial=0))
+            width = self._width_for(most) if most else self.widths[0]
         draft = best_nodes(offered, width - 1)
         if turn_drafts:
-            longest = max(map(len, turn_drafts))
-            width = max(width, self.widths[int(np.searchsorted(self.widths, longest + 1))])
+            # A caller's draft is verified whole: widen the pass for it, then fill up with the store's nodes.
+            width = max(width, self._width_for(max(map(len, turn_drafts))))
             draft = best_nodes(with_turn_drafts(draft, turn_drafts), width - 1)
+        # Only the store's own nodes teach the width chooser what its estimates are worth.
         own = np.ones(len(draft.tokens), bool)
         for begin, turn_draft in zip(draft.offsets, turn_drafts, strict=False):
             own[begin : begin + len(turn_draft)] = False
         return width, draft, own
 
-    def _widest(self, rows: int) -> int:
-        return self._settings.most_width(rows, self.widths, self._device)
-
-    def _fitting(self, draft: DraftBatch) -> int:
-        most = int(np.diff(draft.offsets).max(initial=0))
-        return self.widths[0] if most == 0 else self.widths[int(np.searchsorted(self.widths, most + 1))]
+    def _width_for(self, nodes: int) -> int:
+        return self.widths[int(np.searchsorted(self.widths, nodes + 1))]
 
     def _follow(self, requests: Sequence[Served]) -> None:
-        """Find the turns of a batch's requests, if these are others than in the last pass."""
+        # SGLang passes the same request objects while the batch is unchanged.
         if len(requests) == len(self._batch) and all(map(is_, requests, (turn.request for turn in self._batch))):
             return
-        if len(self._turns) > len(requests):  # some finished while they were not in the batch; a retracted one returns
+        # Requests may finish outside the batch (aborted); retracted ones return, so absence alone ends no turn.
+        if len(self._turns) > len(requests):
             self._end([turn for turn in self._turns.values() if turn.request.finished_reason is not None])
         new = [request for request in requests if request.rid not in self._turns]
         slots = self._chains.begin([self._asked_turn(request) for request in new])
@@ -203,9 +239,9 @@ class TreeDrafter(ServedDrafter):
         return self._asked(parameters.custom_params, request.origin_input_ids, most)
 
     def _read(self, width: int = 1) -> NDArray[np.int32]:
-        """Take what the batch's requests have sampled, -1 after the last, shape (rows, width or more)."""
+        # Returns the tokens sampled since the last call, -1 after the last one, shape (rows, width or more).
         lengths = self._chains.lengths(self._slots)
-        new = [turn.sampled(length) for turn, length in zip(self._batch, lengths, strict=True)]
+        new = [turn.tokens(length) for turn, length in zip(self._batch, lengths, strict=True)]
         counts = np.fromiter(map(len, new), np.int64, len(new))
         tokens = np.full((len(new), max(width, int(counts.max(initial=0)))), -1, np.int32)
         tokens[np.arange(tokens.shape[1]) < counts[:, None]] = np.fromiter(chain.from_iterable(new), np.int32)
@@ -214,13 +250,14 @@ class TreeDrafter(ServedDrafter):
         return tokens
 
     def _learn(self) -> None:
-        """Tell the store of turns that ended in a pass over prompts, each at once."""
-        for request in [each for each in self._given.values() if each.finished_reason is not None]:
+        # Turns that ended in their pass over the prompt never reach `propose`; insert them whole.
+        for request in [request for request in self._given.values() if request.finished_reason is not None]:
             del self._given[request.rid]
             entries, tokens = request.sampling_params.custom_params, request.origin_input_ids
-            turn = (
-                reverified_tokens(request) if is_reverified(entries) else [*given_tokens(request), *request.output_ids]
-            )
+            if is_reverified(entries):
+                turn = reverified_tokens(request)
+            else:
+                turn = [*given_tokens(request), *request.output_ids]
             if turn and keeps(request):
                 self.counts.tokens += len(turn)
                 self._insert(entries, tokens, turn)
@@ -231,7 +268,7 @@ class TreeDrafter(ServedDrafter):
         for turn in turns:
             del self._turns[turn.request.rid]
         if turns:
-            self._batch = []  # the slots may be given again
+            self._batch = []  # `Chains` may reuse the slots
 
     def _count(self, rows: int, width: int, drafted: int, accepted: int) -> None:
         counts = self.counts

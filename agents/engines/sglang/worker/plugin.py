@@ -1,9 +1,9 @@
-"""The plugin that SGLang loads in each of its processes, by entry point.
+"""turntree's SGLang plugin (0.5.12), which SGLang loads in each of its processes by entry point.
 
-The worker is selected in two ways. The algorithm ``TURNTREE`` is SGLang's own way
-for plugins. Launchers that create server arguments before plugins are loaded, or
-that look for built-in names (verl does), keep the name ``NGRAM``: with the setting
-``replace_ngram`` its worker is replaced.
+The draft worker is selected in two ways. ``speculative_algorithm="TURNTREE"`` is SGLang's own way for plugins.
+Launchers that create server arguments before plugins are loaded, or that check for built-in names (verl), use the
+name ``NGRAM``: with the setting ``replace_ngram``, turntree replaces the worker of that algorithm. Tests:
+``test_worker_parts.py``.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 from turntree.agents.engines.sglang.settings import ALGORITHM, graph_sizes, settings_from_environment
-from turntree.agents.engines.sglang.wire import JUDGES
+from turntree.agents.engines.sglang.wire import REVERIFIES
 from turntree.agents.engines.sglang.worker.refusals import check_sampling, check_server
 from turntree.agents.engines.sglang.worker.store_calls import answer_call
 
 logger = logging.getLogger(__name__)
 
-DRAFT_TOKENS = 8
-"""``speculative_num_draft_tokens`` if it is not given."""
-RUNNING_REQUESTS = 48
-"""``max_running_requests`` if it is not given: SGLang's own for speculation."""
+DRAFT_TOKENS = 8  #: default of ``speculative_num_draft_tokens``
+RUNNING_REQUESTS = 48  #: default of ``max_running_requests``; SGLang's own for speculation
 
 
 def register() -> None:
-    """Register the algorithm and the checks of requests. Calling it again changes nothing."""
+    """Register the algorithm and the hooks; safe to call twice."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import get_spec
@@ -54,10 +52,10 @@ def register() -> None:
 
 
 def arrange(server_args: Any) -> None:
-    """Complete a server's arguments as SGLang does for its own n-gram drafts, and check them.
+    """Complete a server's arguments as SGLang does for its n-gram drafts, and check them.
 
     Raises:
-        RefusedSettings: If they do not work with draft trees.
+        RefusedSettings: If the arguments do not work with draft trees.
     """
     if server_args.max_running_requests is None:
         server_args.max_running_requests = RUNNING_REQUESTS
@@ -66,6 +64,7 @@ def arrange(server_args: Any) -> None:
     if server_args.speculative_num_steps is None:
         server_args.speculative_num_steps = server_args.speculative_num_draft_tokens - 1
     server_args.speculative_eagle_topk = max(2, server_args.speculative_num_draft_tokens - 1)  # 1 would mean a chain
+    # Drafts need the sampled tokens on the host before the next pass.
     server_args.disable_overlap_schedule = True
     server_args.enable_mixed_chunk = False
     thin_graphs(server_args)
@@ -73,23 +72,22 @@ def arrange(server_args: Any) -> None:
 
 
 def thin_graphs(server_args: Any) -> None:
-    """Capture fewer batch sizes than SGLang does with drafts, each for every width, unless they were given."""
-    own = server_args.cuda_graph_bs
-    if server_args.device == "cpu" or own is None or server_args.disable_cuda_graph_padding:
+    """Capture fewer batch sizes than SGLang does with drafts, unless the user gave the sizes."""
+    sizes = server_args.cuda_graph_bs
+    if server_args.device == "cpu" or sizes is None or server_args.disable_cuda_graph_padding:
         return
-    if own == server_args._generate_cuda_graph_batch_sizes():
+    # SGLang has filled in its defaults by now; sizes equal to the defaults were not given by the user.
+    if sizes == server_args._generate_cuda_graph_batch_sizes():
         server_args.cuda_graph_bs = graph_sizes(server_args.cuda_graph_max_bs)
 
 
 def is_ours(server_args: Any) -> bool:
-    """Whether the worker of this server is turntree's."""
     name = (server_args.speculative_algorithm or "").upper()
     return name == ALGORITHM or (name == "NGRAM" and settings_from_environment().replace_ngram)
 
 
 def reverifies(server_args: Any) -> bool:
-    """Whether this server judges drafts in the pass over a prompt: not beside drafts of others, which mostly are not
-    verified by the seed."""
+    # Not beside other drafters: SGLang verifies their drafts without the request's seed.
     return is_ours(server_args) or not server_args.speculative_algorithm
 
 
@@ -100,19 +98,18 @@ def _worker(server_args: Any) -> type:
 
 
 def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
-    """The worker of an algorithm: turntree's instead of SGLang's n-gram worker, else SGLang's own."""
     return _worker(server_args) if algorithm.is_ngram() else original(algorithm, server_args)
 
 
 def _validate_request(manager: Any, request: Any, *_: Any, **__: Any) -> None:
-    """Refuse a request that the worker cannot verify, early enough that its caller gets the error."""
+    # Refuse in the tokenizer's process, so that the caller gets the error.
     if is_ours(manager.server_args):
         check_sampling(request.sampling_params)
 
 
 def _with_figures(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
     answer = original(scheduler, request)
-    answer.internal_state[JUDGES] = reverifies(scheduler.server_args)
+    answer.internal_state[REVERIFIES] = reverifies(scheduler.server_args)
     worker = getattr(scheduler, "draft_worker", None)
     if is_ours(scheduler.server_args) and worker is not None:
         answer.internal_state["turntree"] = worker.figures()

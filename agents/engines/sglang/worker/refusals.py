@@ -1,7 +1,4 @@
-"""Checks of settings and requests that the worker cannot serve, at the start or when a request comes.
-
-Each of these would otherwise run and silently give wrong results.
-"""
+"""Refusals of settings and requests that would otherwise run and silently give wrong results."""
 
 from __future__ import annotations
 
@@ -17,17 +14,16 @@ class RefusedSampling(ValueError):
     """Sampling parameters that cannot be verified in a tree."""
 
 
+#: Parameters whose effect depends on earlier tokens, and the values without effect.
 _PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_new_tokens": 0}
-"""Parameters whose effect depends on earlier tokens, and the value at which they have none."""
-_TREE_BACKENDS = ("flashinfer", "fa3", "triton", "torch_native")
-"""Attention backends that take a tree mask."""
+_TREE_BACKENDS = ("flashinfer", "fa3", "triton", "torch_native")  #: attention backends that take a tree mask
 
 
 def check_server(server_args: Any) -> None:
     """Check the arguments of a server.
 
     Raises:
-        RefusedSettings: If the worker would give wrong results, or not run at all, with them.
+        RefusedSettings: If the worker would give wrong results with them, or not run.
     """
     width = server_args.speculative_num_draft_tokens
     if width is None or width < 1:
@@ -36,7 +32,7 @@ def check_server(server_args: Any) -> None:
         value = getattr(server_args, name)
         if value != 1.0:
             raise RefusedSettings(
-                f"{name} must be 1.0, got {value}: below it tokens are accepted more often than the policy samples them"
+                f"{name} must be 1.0, got {value}: below it, tokens are accepted more often than sampled"
             )
     if server_args.enable_dp_attention:
         raise RefusedSettings("data-parallel attention does not work with draft trees; drop enable_dp_attention")
@@ -61,6 +57,6 @@ def check_sampling(parameters: Mapping[str, Any]) -> None:
         value = parameters.get(name)
         if value is not None and value != neutral:
             raise RefusedSampling(
-                f"{name} must be {neutral}, got {value}: it depends on the tokens before, and SGLang applies the same "
+                f"{name} must be {neutral}, got {value}: it depends on earlier tokens, but SGLang applies the same "
                 "to all nodes of a draft tree; start the engine without speculation to use it"
             )

@@ -1,17 +1,17 @@
-"""Draft trees in the form that SGLang's verification takes.
+"""Draft trees in the layout of SGLang's verification.
 
-All requests of a pass have the same width: node 0 is the last token that the
-policy sampled, drafts follow, and a chain of padding comes after them, which no
-link of the tree reaches, so that none is ever accepted. Invariant: siblings are
-distinct. (Padding as siblings, or the same token twice below one parent, would
-be counted twice by a rule that adds up the children's probabilities.)
+All requests of a pass have the same width. Node 0 is the last token that the policy sampled; drafts follow, then a
+chain of padding that no link of the tree reaches, so padding is never accepted. Siblings are distinct: a rule that
+adds up the children's probabilities would count padding among siblings, or the same token twice below a parent, twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from turntree.spec_tree import DraftBatch
@@ -24,28 +24,22 @@ Flags = NDArray[np.bool_]
 class TreeRows:
     """Trees of one width, one per request."""
 
-    tokens: Ints
-    """Token of each node, shape (rows, width)."""
-    seen: Flags
-    """``seen[b, i, j]``: node i sees node j, itself or an ancestor, shape (rows, width, width)."""
-    depths: Ints
-    """0 at the root, shape (rows, width)."""
-    child: Ints
-    """First child of each node, -1 for none and where only padding follows, shape (rows, width)."""
-    sibling: Ints
-    """Next child of the same parent, -1 for none, shape (rows, width)."""
+    tokens: Ints  #: shape (rows, width)
+    seen: Flags  #: ``seen[b, i, j]``: node i sees node j, itself or an ancestor, shape (rows, width, width)
+    depths: Ints  #: 0 at the root, shape (rows, width)
+    child: Ints  #: first child, -1 for none or where only padding follows, shape (rows, width)
+    sibling: Ints  #: next child of the same parent, -1 for none, shape (rows, width)
 
     @property
     def width(self) -> int:
-        """Nodes of a row."""
         return int(self.tokens.shape[1])
 
     def sampled(self, new: NDArray[np.int32]) -> Flags:
-        """Whether the policy sampled the path down to each node, shape (rows, width); padding may look as if.
+        """Return whether the policy sampled the path down to each node, (rows, width); meaningless at padding.
 
-        Args:
-            new: Tokens that each row sampled since its root, -1 after the last, shape (rows, width or more).
+        ``new`` are the tokens sampled since the root, -1 after the last, shape (rows, width or more).
         """
+        # A node at depth d stands for the d-th new token; a path is sampled if no node on it differs.
         unlike = self.tokens != np.take_along_axis(new, np.maximum(self.depths - 1, 0), 1)
         unlike[:, 0] = False
         sampled: Flags = ~(self.seen & unlike[:, None, :]).any(-1)
@@ -53,7 +47,7 @@ class TreeRows:
 
 
 def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
-    """The first ``most`` nodes of each row, which are a tree: drafts, then the store's, the likeliest first."""
+    """Keep the first ``most`` nodes of each row: the caller's draft, then the store's nodes, likeliest first."""
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
         return draft
@@ -68,15 +62,9 @@ def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
 
 
 def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
-    """Lay out one tree per row.
+    """Lay out one tree of ``width`` nodes per row, root and padding included.
 
-    Args:
-        draft: At most ``width - 1`` nodes a row.
-        last: Last token that each row sampled, shape (rows,).
-        width: Nodes of each row, root and padding included.
-
-    Raises:
-        ValueError: If a tree does not fit.
+    ``last`` are the last sampled tokens, shape (rows,). A draft has at most ``width - 1`` nodes, else ``ValueError``.
     """
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) >= width:
@@ -89,12 +77,11 @@ def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
     tokens[row, node] = draft.tokens
     parents[row, node] = draft.parents + 1
     linked = _linked(tokens, parents)
-    linked.child[np.arange(rows), counts] = -1  # below the last drafted node there is only padding
+    linked.child[np.arange(rows), counts] = -1  # cut the chain of padding off the last drafted node
     return linked
 
 
 def _linked(tokens: Ints, parents: Ints) -> TreeRows:
-    """The trees of ``tokens`` and ``parents``, of shape (rows, width), -1 at the root."""
     rows, width = parents.shape
     every = np.arange(rows)
     seen = np.zeros((rows, width, width), bool)
@@ -102,6 +89,7 @@ def _linked(tokens: Ints, parents: Ints) -> TreeRows:
     child = np.full((rows, width), -1, np.int64)
     sibling = np.full((rows, width), -1, np.int64)
     seen[:, 0, 0] = True
+    # Parents come before children, so one pass down fills depths, and one pass up links children in order.
     for node in range(1, width):
         above = parents[:, node]
         seen[:, node] = seen[every, above]
@@ -112,3 +100,35 @@ def _linked(tokens: Ints, parents: Ints) -> TreeRows:
         sibling[:, node] = child[every, above]
         child[every, above] = node
     return TreeRows(tokens=tokens, seen=seen, depths=depths, child=child, sibling=sibling)
+
+
+def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[torch.Tensor]:
+    """Return flat tokens and positions, and indices, first children and next siblings (rows, width).
+
+    ``lengths`` are the tokens before each tree, shape (rows,).
+    """
+    order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
+    tokens, depths, indices, child, sibling = (
+        torch.from_numpy(array).to(device, non_blocking=True)
+        for array in (rows.tokens, rows.depths, order, rows.child, rows.sibling)
+    )
+    return [tokens.reshape(-1), (depths + lengths[:, None]).reshape(-1), indices, child, sibling]
+
+
+def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 0) -> torch.Tensor:
+    """Return each row's (width, length + width) flags, one row after the other: all earlier tokens, and the tree.
+
+    SGLang 0.5.12 pads a batch with rows of one token to the next captured size and leaves the mask as it is
+    (``replay_prepare`` of its ``cuda_graph_runner``); FlashInfer then reads (width, 1 + width) flags per padding row.
+    The mask therefore ends with flags for the rows up to ``batch`` that are missing.
+    """
+    width = rows.width
+    padding = max(0, batch - len(lengths)) * width * (1 + width)
+    # Start from all ones and clear the unseen nodes: only the tree's part of the mask is computed on the host.
+    begin = width * (np.cumsum(lengths) - lengths) + width * width * np.arange(len(lengths))
+    node = np.arange(width)
+    at = (begin + lengths)[:, None, None] + (lengths[:, None] + width)[:, :, None] * node[:, None] + node
+    mask = torch.ones(int(width * lengths.sum()) + rows.seen.size + padding, dtype=torch.bool, device=device)
+    unseen = torch.from_numpy(at[~rows.seen]).to(device, non_blocking=True)
+    mask[unseen] = False
+    return mask

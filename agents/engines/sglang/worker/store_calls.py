@@ -1,7 +1,7 @@
-"""Calls of the store of drafts, which lives in SGLang's schedulers: turns are added, all are saved or restored.
+"""Calls of the draft store in SGLang's schedulers: insert turns, save or restore the store.
 
-SGLang carries changes of settings into its schedulers, a number for each name, and
-all ranks take one between the same two passes; the first one has the store. A call is a name with its arguments.
+A call travels as the name of a server setting that SGLang changes at run time, ``_CALL`` followed by JSON. All ranks
+apply such a change between the same two passes; the first rank has the draft store.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ _CALL = "turntree_store "
 
 
 async def call_store(manager: Any, method: str, *args: Any) -> None:
-    """Call a method of the store in all schedulers, on the event loop of their tokenizer manager.
-
-    Args:
-        method: ``insert``, ``save`` or ``restore``.
+    """Call ``insert``, ``save`` or ``restore`` of the store in all schedulers, on their manager's event loop.
 
     Raises:
         OSError: If a scheduler could not do it.
@@ -32,11 +29,11 @@ async def call_store(manager: Any, method: str, *args: Any) -> None:
 
     name = _CALL + json.dumps([method, *args])
     if not all(await manager.set_internal_state(SetInternalStateReq(server_args={name: 0}))):
-        raise OSError(f"SGLang's store of drafts could not {method}; the log of its scheduler says why")
+        raise OSError(f"the draft store inside SGLang could not {method}; see the log of SGLang's scheduler")
 
 
 def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """``Scheduler.set_internal_state`` that carries out calls of the store."""
+    """Wrap ``Scheduler.set_internal_state``, and carry out calls of the store."""
     call = read_call(request.server_args)
     if call is None:
         return original(scheduler, request)
@@ -45,19 +42,18 @@ def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> A
     method, *args = call
     worker = scheduler.draft_worker
     if method != "insert" and scheduler.is_fully_idle():
-        worker.clear_cache_pool()  # the last turns are committed to the store
+        worker.clear_cache_pool()  # commits the last turns to the store
     try:
         if worker.drafter.forest is not None:
             carry_out(worker.drafter.forest, method, args, first_rank=True)
         done = True
     except (OSError, ValueError, ForestError):
-        logger.exception("the store of drafts could not %s", method)
+        logger.exception("the draft store could not %s", method)
         done = False
     return SetInternalStateReqOutput(updated=done, server_args={})
 
 
 def read_call(settings: Mapping[str, Any]) -> list[Any] | None:
-    """Method and arguments of a call; ``None`` for other settings."""
     name = next(iter(settings), "")
     if not name.startswith(_CALL):
         return None

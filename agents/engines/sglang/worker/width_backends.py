@@ -1,15 +1,14 @@
-"""SGLang's attention and graphs of each width of a verify pass.
+"""SGLang's attention backend and captured graphs for each width of a verify pass.
 
-On an accelerator the attention of 0.5.12 fixes the width of a verify pass when
-it is created (its index arrays and its mask are laid out for it), and graphs are
-captured for it. A pass of another width needs an attention and graphs of its
-own, as SGLang keeps them for the step counts of its adaptive EAGLE. FlashInfer's
-workspace, 512 MiB for Qwen2, is scratch of one pass at a time and is shared. On the
-CPU attention takes any width, and there are no graphs.
+On an accelerator, the attention of SGLang 0.5.12 fixes the width of a verify pass when it is created (its index arrays
+and mask are laid out for it), and graphs are captured for it. Every other width needs its own attention and graphs,
+as SGLang keeps them for the step counts of its adaptive EAGLE. FlashInfer's workspace (512 MiB for Qwen2) is scratch
+memory of one pass and is shared. On the CPU, attention takes any width, and there are no graphs.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,50 +20,43 @@ logger = logging.getLogger(__name__)
 
 
 class WidthBackend(NamedTuple):
-    """Attention and graphs of one width."""
-
     attention: Any
-    graphs: Any
-    """SGLang's runner of captured graphs; ``None`` without graphs."""
+    graphs: Any  #: SGLang's runner of captured graphs; ``None`` without graphs
 
 
 class BackendsByWidth:
     """Installs the attention and graphs of a width before a pass."""
 
     def __init__(self, model_runner: Any, widths: tuple[int, ...], *, graphs: Callable[..., Any] | None = None) -> None:
-        """Create what is missing: SGLang has created the attention and the graphs of the widest itself.
-
-        Args:
-            widths: Ascending; the widest is ``speculative_num_draft_tokens``.
-            graphs: Creates SGLang's graph runner; ``None`` imports it.
+        """Create the backends of all ascending ``widths`` but the last, whose backend SGLang has created.
 
         Raises:
-            RefusedSettings: If several widths have graphs and adapters are served.
+            RefusedSettings: If several widths have graphs and LoRA adapters are served.
         """
         self._runner = model_runner
-        self._made: dict[int, WidthBackend] = {}
+        self._backends: dict[int, WidthBackend] = {}
         if model_runner.device == "cpu":
             return
         if len(widths) > 1 and model_runner.server_args.enable_lora and model_runner.graph_runner is not None:
             raise RefusedSettings(
-                f"enable_lora goes with one width of a verify pass, got {', '.join(map(str, widths))}: SGLang keeps a "
-                "batch's adapters for the graphs of one width, the last captured; set widths to the widest alone "
+                f"enable_lora needs one width of a verify pass, got {', '.join(map(str, widths))}: SGLang keeps a "
+                "batch's adapters only for the graphs of the last captured width; set widths to the widest alone "
                 "(TURNTREE_SGLANG), disable_cuda_graph, or merge the adapter into the weights"
             )
-        self._made[widths[-1]] = WidthBackend(model_runner.attn_backend, model_runner.graph_runner)
+        self._backends[widths[-1]] = WidthBackend(model_runner.attn_backend, model_runner.graph_runner)
         for width in widths[:-1]:
             logger.info("preparing passes of %d tokens a request", width)
-            self._made[width] = self._make(width, graphs)
+            self._backends[width] = self._make(width, graphs)
 
     def use(self, width: int) -> None:
         """Run the next verify pass at ``width``."""
-        if self._made:
-            self._runner.attn_backend, self._runner.graph_runner = self._made[width]
+        if self._backends:
+            self._runner.attn_backend, self._runner.graph_runner = self._backends[width]
 
     @property
     def most_rows(self) -> int:
         """Rows to which SGLang may pad the next pass; 0 if it runs without graphs."""
-        graphs = self._runner.graph_runner if self._made else None
+        graphs = self._runner.graph_runner if self._backends else None
         return 0 if graphs is None else int(graphs.max_bs)
 
     def _make(self, width: int, graphs: Callable[..., Any] | None) -> WidthBackend:
@@ -73,25 +65,17 @@ class BackendsByWidth:
             attention = runner._get_attention_backend()
             if runner.graph_runner is None:
                 return WidthBackend(attention, None)
-            captured = (graphs or _graph_runner())(
-                runner,
-                attn_backend=attention,
-                speculative_num_steps=width - 1,
-                speculative_num_draft_tokens=width,
+            if graphs is None:
+                graphs = importlib.import_module("sglang.srt.model_executor.cuda_graph_runner").CudaGraphRunner
+            captured = graphs(
+                runner, attn_backend=attention, speculative_num_steps=width - 1, speculative_num_draft_tokens=width
             )
         return WidthBackend(attention, captured)
 
 
-def _graph_runner() -> Callable[..., Any]:
-    from sglang.srt.model_executor.cuda_graph_runner import CudaGraphRunner
-
-    made: Callable[..., Any] = CudaGraphRunner
-    return made
-
-
 @contextmanager
 def _as_if_widest(runner: Any, width: int) -> Iterator[None]:
-    """Run the block with the width set where attention reads it, and the runner's own attention for capture."""
+    # Attention reads the width from the server arguments; capturing replaces the runner's own attention.
     arguments = runner.server_args
     before = (
         arguments.speculative_num_draft_tokens,

@@ -1,11 +1,11 @@
-"""SGLang's draft worker, with turntree's store instead of its n-gram corpus.
+"""SGLang's n-gram draft worker (0.5.12) with turntree's draft store instead of its n-gram corpus.
 
-The worker of SGLang 0.5.12 for the algorithm ``NGRAM`` runs the passes; this one
-chooses the nodes that they verify. It differs in three ways: drafts come from the
-store, by dialogue state; each pass may have another width, from a plain step of
-one token per request up; and the store outlives the key-value cache.
-``clear_cache_pool``, called at every flush, weight update and release of memory,
-drops nothing: all ranks and requests are idle then, so turns that were aborted unseen end.
+``NGRAMWorker`` runs the passes; this subclass chooses the nodes that they verify. It differs in three ways: drafts
+come from the draft store, by dialogue state; each pass may have another width, from 1 token per request (plain
+decoding) up; and the store outlives the key-value cache.
+
+``clear_cache_pool``, which SGLang calls at every flush, weight update and release of memory, keeps the store. All
+ranks and requests are idle then, so turns that were aborted without a further pass end.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
-from turntree.agents.engines.sglang.drawing.verification import DRAFTED_NODES
+from turntree.agents.engines.sglang.drawing.draws import DRAFTED_NODES, draw_for_all
 from turntree.agents.engines.sglang.settings import settings_from_environment
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.ranked import FollowingDrafter, LeadingDrafter
 from turntree.agents.engines.sglang.worker.refusals import check_server
-from turntree.agents.engines.sglang.worker.rows import TreeRows
-from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
+from turntree.agents.engines.sglang.worker.rows import TreeRows, full_mask, tree_tensors
 from turntree.agents.engines.sglang.worker.width_backends import BackendsByWidth
 from turntree.spec_tree import SpecForest
 from turntree.spec_tree.store.warm_up import warm_up
@@ -43,12 +41,13 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
     """A draft worker that drafts from a ``SpecForest``."""
 
     def __init__(self, server_args: Any, *, target_worker: Any, tp_rank: int, **_: Any) -> None:
-        """Replace ``NGRAMWorker``; its own corpus and buffers are not created.
+        """Replace ``NGRAMWorker.__init__``; its corpus and buffers are not created.
 
         Raises:
             RefusedSettings: If the server's arguments do not allow draft trees.
         """
         check_server(server_args)
+        # SGLang's own verification of trees is not exact by the seed: draw for foreign requests too.
         draw_for_all()
         self.target_worker = target_worker
         self.model_runner = target_worker.model_runner
@@ -60,63 +59,59 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         self.drafter = make_drafter(
             server_args, self.model_runner.model_config, self.draft_token_num, device=torch.device(self.device).type
         )
-        self._passes = BackendsByWidth(self.model_runner, self.drafter.widths)
+        self._backends = BackendsByWidth(self.model_runner, self.drafter.widths)
         self._outcome: StepCounts | None = None
 
     def forward_batch_generation(self, batch: Any) -> Any:
-        """Run a pass, and return with its tokens the numbers of drafted and accepted ones."""
+        """Run a pass; add its drafted and accepted tokens to the result."""
         self._outcome = None
         if batch.forward_mode.is_extend():
             self.drafter.prompts(batch.reqs)
         result = super().forward_batch_generation(batch)
         if self._outcome is not None:
-            result.logits_output.customized_info = {
-                DRAFTED: self._outcome.drafted,
-                ACCEPTED: self._outcome.accepted,
-            }
+            result.logits_output.customized_info = {DRAFTED: self._outcome.drafted, ACCEPTED: self._outcome.accepted}
         return result
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
+        # `NGRAMWorker` calls this before every pass; passes over prompts have no drafts.
         if batch.forward_mode.is_extend() or batch.forward_mode.is_idle():
             return
         rows = self.drafter.propose(batch.reqs)
-        self._passes.use(rows.width)
+        self._backends.use(rows.width)
         batch.spec_algorithm = SpeculativeAlgorithm.NGRAM
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.spec_info = self._verify_input(rows, batch.seq_lens, batch.seq_lens_cpu.numpy())
         batch.spec_info.prepare_for_verify(batch, self.page_size)
 
     def _verify_input(self, rows: TreeRows, lengths: torch.Tensor, lengths_cpu: np.ndarray) -> Any:
-        tokens, positions, places, child, sibling = tree_tensors(rows, lengths, self.device)
-        made = NgramVerifyInput(
+        tokens, positions, indices, child, sibling = tree_tensors(rows, lengths, self.device)
+        verify_input = NgramVerifyInput(
             draft_token=tokens,
-            tree_mask=full_mask(rows, lengths_cpu, self.device, batch=self._passes.most_rows),
+            tree_mask=full_mask(rows, lengths_cpu, self.device, batch=self._backends.most_rows),
             positions=positions,
-            retrieve_index=places,
+            retrieve_index=indices,
             retrieve_next_token=child,
             retrieve_next_sibling=sibling,
             draft_token_num=rows.width,
         )
-        setattr(made, DRAFTED_NODES, self.drafter.drafted())
-        return made
+        setattr(verify_input, DRAFTED_NODES, self.drafter.drafted())
+        return verify_input
 
     def _update_ngram_corpus(self, batch: Any) -> None:
+        # Called after verification, when the requests have their new tokens.
         self._outcome = self.drafter.settle()
 
     def clear_cache_pool(self) -> None:
-        """End turns that were aborted unseen; the key-value cache is emptied, the store is kept."""
         self.drafter.idle()
 
     def update_weights_from_disk(self, recv_req: Any) -> tuple[bool, str]:
-        """Drafts have no weights."""
         return True, "the draft worker has no weights"
 
     def update_weights_from_ipc(self, recv_req: Any) -> tuple[bool, str]:
-        """Drafts have no weights."""
         return True, "the draft worker has no weights"
 
     def figures(self) -> dict[str, float | int]:
-        """Counters of drafting and of the store; empty on a rank that has none."""
+        """Return the counters of drafting and of the store; empty on a rank without a store."""
         forest = self.drafter.forest
         if forest is None:
             return {}
@@ -134,7 +129,7 @@ class NoCorpus:
 def make_drafter(
     server_args: Any, model_config: Any, widest: int, *, device: str = "cpu"
 ) -> TreeDrafter | FollowingDrafter:
-    """The drafter of one rank of an engine, the first one's with an empty store."""
+    """Create the drafter of one rank of an engine; the first rank's has an empty draft store."""
     settings = settings_from_environment()
     widths = settings.widths_within(widest, device=server_args.device)
     settings = replace(settings, widths=widths)

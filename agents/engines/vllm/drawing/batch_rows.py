@@ -1,11 +1,10 @@
-"""Seeds, positions and temperatures of the requests of vLLM's batch, in arrays that change only when the batch does.
+"""Seeds, positions and temperatures of the requests of vLLM's batch, as arrays.
 
-vLLM makes new sampling metadata whenever a request joins, leaves or changes its place, and only then
-(``InputBatch.refresh_metadata``); so one comparison tells whether the arrays still hold.
+The arrays are rebuilt only when the batch changes: vLLM replaces its sampling metadata exactly when a request joins,
+leaves or moves (``InputBatch.refresh_metadata``), so comparing one object tells whether the arrays are current.
 
-Positions come from the device, where vLLM has those of all tokens of the pass. They are right also where it
-schedules asynchronously and counts draft tokens on the host before they are verified; the length of a
-request's output is then too large.
+Positions are read from the device, which holds those of all tokens of the pass. The length of a request's output on
+the host would be too large under asynchronous scheduling, which counts draft tokens before they are verified.
 """
 
 from __future__ import annotations
@@ -22,54 +21,46 @@ from torch import Tensor
 
 from turntree.agents.engines.request_wire import given_of, noise_seed
 
-GREEDY = 1e-5
-"""Temperature below which vLLM takes the most probable token."""
+GREEDY = 1e-5  #: Temperature below which vLLM takes the most probable token.
+#: Module of the logits processors whose use is visible in a request's parameters.
 _BUILT_IN = "vllm.v1.sample.logits_processor.builtin"
-"""Module of the logits processors of which a request's parameters tell whether it has them."""
 
 
 class _Drawn(NamedTuple):
-    """What a request's parameters say of its draws."""
-
     parameters: Any
-    seed: int | None
-    """``None`` for greedy requests as well."""
+    seed: int | None  #: ``None`` for greedy requests too
     given: int
     temperature: float
-    untouched: bool
-    """Whether it is seeded or greedy, and its logits are changed by its temperature alone."""
+    untouched: bool  #: seeded or greedy, and only temperature changes its logits
 
 
 @dataclass(frozen=True, eq=False)
 class BatchRows:
-    """The requests of a batch."""
-
-    seeded: NDArray[np.int64]
-    """Index in the batch of each request that has a seed, shape (seeded,)."""
-    seeds: NDArray[np.uint64]
-    """Seed, shape (seeded,)."""
+    seeded: NDArray[np.int64]  #: batch index of each request that has a seed, shape (seeded,)
+    seeds: NDArray[np.uint64]  #: shape (seeded,)
+    #: On the device, int64, shape (3, requests): bits of the seed; tokens given at the start of the turn minus prompt
+    #: tokens; bits of the temperature in float64.
     held: Tensor
-    """On the device, int64: bits of the seed; tokens given at the turn's begin less those of the prompt; bits of the
-    temperature in float64. Shape (3, requests)."""
+    #: Whether temperature alone changes all logits, and only log-probabilities of sampled tokens are requested.
     fused: bool
-    """Whether the logits of all of them are changed by temperature alone, and no other log-probabilities are asked for
-    than those of the sampled tokens."""
 
     @cached_property
     def index(self) -> Tensor:
-        """``seeded`` on the device."""
         return torch.from_numpy(self.seeded).to(self.held.device, non_blocking=True)
 
     def ends(self, runner: Any) -> Tensor:
-        """Position in its turn of the token that each seeded request samples at the end of this pass, int64, shape
-        (seeded,)."""
+        """Return the turn position of the token that each seeded request samples in this pass.
+
+        int64, shape (seeded,).
+        """
+        # `positions` counts from the start of the prompt; `held[1]` shifts it to the start of the turn.
         last = runner.query_start_loc.gpu[1 : self.held.shape[1] + 1] - 1
         ends: Tensor = (runner.positions[last] + 1 + self.held[1])[self.index]
         return ends
 
 
 class CurrentRows:
-    """``BatchRows`` of a model runner's batch."""
+    """The ``BatchRows`` of a model runner's current batch."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
@@ -78,7 +69,6 @@ class CurrentRows:
         self._rows: BatchRows
 
     def now(self) -> BatchRows:
-        """The rows of this step."""
         metadata = self._runner.input_batch.sampling_metadata
         if metadata is not self._metadata:
             self._rows, self._metadata = self._read(metadata), metadata
@@ -90,22 +80,22 @@ class CurrentRows:
         for name in batch.req_ids:
             parameters = requests[name].sampling_params
             known = before.get(name)
-            # An id may come back with another request.
+            # A caller may use an id again for another request.
             self._drawn[name] = known if known and known.parameters is parameters else _drawn(parameters)
         drawn = list(self._drawn.values())
-        seeds = np.array([one.seed or 0 for one in drawn], np.uint64)
-        base = np.array([one.given for one in drawn], np.int64) - batch.num_prompt_tokens[: len(drawn)]
-        # As vLLM has it, in single precision.
-        temperature = np.array([one.temperature for one in drawn], np.float32).astype(np.float64)
+        seeds = np.array([row.seed or 0 for row in drawn], np.uint64)
+        base = np.array([row.given for row in drawn], np.int64) - batch.num_prompt_tokens[: len(drawn)]
+        # vLLM divides by the temperature in single precision.
+        temperature = np.array([row.temperature for row in drawn], np.float32).astype(np.float64)
         held = torch.from_numpy(np.stack([seeds.view(np.int64), base, temperature.view(np.int64)]))
-        seeded = np.array([row for row, one in enumerate(drawn) if one.seed is not None], np.int64)
-        fused = all(one.untouched for one in drawn) and _untouched(metadata, self._runner.sampler)
+        seeded = np.array([index for index, row in enumerate(drawn) if row.seed is not None], np.int64)
+        fused = all(row.untouched for row in drawn) and _untouched(metadata, self._runner.sampler)
         held = held.to(self._runner.device, non_blocking=True)
         return BatchRows(seeded=seeded, seeds=seeds[seeded], held=held, fused=fused)
 
 
 def _drawn(parameters: Any) -> _Drawn:
-    if parameters is None:  # of a pooling model, which samples nothing
+    if parameters is None:  # a pooling model samples nothing
         return _Drawn(parameters, None, 0, 0.0, False)
     entries: Mapping[str, Any] | None = parameters.extra_args
     greedy = parameters.temperature < GREEDY
@@ -116,7 +106,6 @@ def _drawn(parameters: Any) -> _Drawn:
 
 
 def _untouched(metadata: Any, sampler: Any) -> bool:
-    """Whether temperature alone changes the logits of a batch, as far as its sampling metadata tell."""
     thinking = metadata.thinking_budget_state_holder
     return (
         metadata.top_k is None

@@ -1,13 +1,12 @@
-"""A whole step of vLLM's sampling by a few kernels, where every request is seeded or greedy and only its temperature
-changes its logits.
+"""One step of vLLM's sampling in a few kernels, for batches in which only temperature changes the logits.
 
-Elsewhere vLLM samples as it does, with the changes of ``seeded_draws``; that is so on a device for which there are no
-kernels, too. Tokens are the same on both ways. Log-probabilities are those of vLLM's ``processed_logprobs`` within
-rounding. The rank of a token, which vLLM sends along, is given for greedy requests alone; for sampled ones it would
-take another read of all logits, and it is 0.
+The kernels run if every request is seeded or greedy and the device has kernels. Otherwise vLLM samples, with the
+patches of ``seeded_draws``. Both produce the same tokens. Log-probabilities equal vLLM's ``processed_logprobs``
+within rounding. The rank of a token is computed for greedy requests only and is 0 for sampled ones: the rank would
+take another read of all logits.
 
-Two places of vLLM are changed, on the object: ``_sample`` of the model runner, and its dry run of the sampler, after
-which the kernels are compiled. Checked with the versions of ``seeded_draws``.
+Patches two methods of the model runner object: ``_sample``, and ``_dummy_sampler_run``, after which the kernels are
+compiled. Checked with ``compat.CHECKED``; tests: ``test_fused_sampling.py``, ``test_fused_vllm.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from turntree.agents.engines.vllm.drawing.batch_rows import BatchRows, CurrentRo
 
 
 def kernels_on(kind: str) -> ModuleType | None:
-    """``verify_kernel``; ``None`` on a kind of device for which it has no kernels."""
+    """Return ``verify_kernel``, or ``None`` for a device type without kernels."""
     from turntree.agents.engines.drafting import race
 
     if race.kernel_on(kind) is None:
@@ -34,11 +33,7 @@ def kernels_on(kind: str) -> ModuleType | None:
 
 
 def install(runner: Any, rows: CurrentRows) -> None:
-    """Let a model runner sample by the kernels where it can.
-
-    Args:
-        runner: A ``GPUModelRunner`` of vLLM's V1 engine, or the CPU's.
-    """
+    """Make a model runner sample by the kernels where it can."""
     original, dry_run = runner._sample, runner._dummy_sampler_run
     synthetic = getattr(getattr(runner, "rejection_sampler", None), "synthetic_mode", False)
 
@@ -52,7 +47,7 @@ def install(runner: Any, rows: CurrentRows) -> None:
     @functools.wraps(dry_run)
     def dry(hidden_states: Tensor) -> Any:
         output = dry_run(hidden_states)
-        # A model that is an encoder alone has no logits; vLLM then returns an empty tensor.
+        # vLLM returns an empty tensor for a model without logits (an encoder alone).
         if kernels_on(runner.device.type) is not None and not isinstance(output, Tensor):
             with torch.inference_mode():
                 warm_up(runner.model.compute_logits(hidden_states[:2]))
@@ -62,45 +57,40 @@ def install(runner: Any, rows: CurrentRows) -> None:
 
 
 def warm_up(logits: Tensor) -> None:
-    """Compile all kernels for logits like these, so that no step does.
-
-    Args:
-        logits: As the model gives them, of at least one row.
-    """
+    """Compile all kernels for logits of this dtype and width, so that no step compiles."""
     from turntree.agents.engines.drafting import race
 
     kernels = kernels_on(logits.device.type)
     if kernels is None:
         return
     kernels.warm_up(logits)
-    # Where vLLM samples by itself, the race is that of logits in float32.
+    # Steps that vLLM samples itself run the race on logits in float32 (`seeded_draws`).
     race.race_of_logits(logits[:1].float(), np.zeros(1, np.uint64), np.zeros(1, np.int64))
 
 
 def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, drafted: Any) -> Any:
-    """vLLM's ``SamplerOutput`` of a step; ``drafted`` has its drafts."""
-    place: dict[str, Any] = {"indices": runner.query_start_loc.gpu[1:], "shift": -1}
+    # Without drafts, each request samples at the last token of its span in the batch.
+    where: dict[str, Any] = {"indices": runner.query_start_loc.gpu[1:], "shift": -1}
     if drafted is not None:
         ends, width = drafted.cu_num_sampled_tokens, drafted.max_spec_len + 1
-        place = {"indices": drafted.logits_indices, "ends": ends, "width": width}
-    found = kernels.draw_rows(logits, rows.held, runner.positions, **place)
+        where = {"indices": drafted.logits_indices, "ends": ends, "width": width}
+    planes = kernels.draw_rows(logits, rows.held, runner.positions, **where)
     if drafted is not None:
-        found = kernels.match_rows(found, drafted.draft_token_ids, ends, width)
+        planes = kernels.match_rows(planes, drafted.draft_token_ids, ends, width)
     outputs: Any = importlib.import_module("vllm.v1.outputs")
     logprobs = None
     if runner.input_batch.sampling_metadata.max_num_logprobs is not None:
-        logprobs = StepLogprobs(found.view(3, -1), sent=not runner.use_async_scheduling)
-    tokens = found[0].view(rows.held.shape[1], -1)
+        # Under asynchronous scheduling, vLLM starts the copy itself on its own stream.
+        logprobs = StepLogprobs(planes.view(3, -1), sent=not runner.use_async_scheduling)
+    tokens = planes[0].view(rows.held.shape[1], -1)
     return outputs.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
 
 
 class StepLogprobs:
-    """In place of vLLM's ``LogprobsTensors``: tokens, log-probabilities and ranks in one tensor, which one copy
-    brings to the host.
+    """Tokens, log-probabilities and ranks in one int32 tensor (3, positions), so that one copy moves them.
 
-    Args:
-        planes: int32, shape (3, places), as ``verify_kernel`` returns it.
-        sent: Whether the copy begins now. vLLM asks for the tokens first, and waits for both at once.
+    Replaces vLLM's ``LogprobsTensors``. With ``sent``, the copy starts now: vLLM asks for the tokens first, and waits
+    for both at once.
     """
 
     def __init__(self, planes: Tensor, *, sent: bool = False) -> None:
@@ -110,23 +100,14 @@ class StepLogprobs:
             self._copied.record()
 
     def to_cpu_nonblocking(self) -> StepLogprobs:
-        """On the host once the current stream's work is done, for which the caller waits."""
         return StepLogprobs(self._planes.to("cpu", non_blocking=True))
 
     def filter(self, mask: Any) -> StepLogprobs:
-        """Those places alone, on the host.
-
-        Args:
-            mask: bool, of the host, shape (places,).
-        """
         return StepLogprobs(self._on_host()[:, torch.as_tensor(mask)])
 
     def tolists(self, cu_num_generated_tokens: list[int] | None = None) -> Any:
-        """vLLM's ``LogprobsLists``.
-
-        Args:
-            cu_num_generated_tokens: Where each request's places begin, if it has several.
-        """
+        """Return vLLM's ``LogprobsLists``."""
+        # All planes are int32; the second one holds the bits of float32 log-probabilities.
         tokens, logprobs, ranks = self._on_host().numpy()
         lists: Any = importlib.import_module("vllm.v1.outputs").LogprobsLists
         return lists(tokens[:, None], logprobs.view(np.float32)[:, None], ranks, cu_num_generated_tokens)

@@ -1,15 +1,13 @@
-"""Seeds and vLLM's two model runners.
+"""Choice of vLLM's first model runner, and refusal of seeds that vLLM would ignore.
 
-Newer versions choose the second runner (V2) by themselves, on accelerators and by
-the model's architecture: 0.24 for six, later ones for more. It has no sampler that
-turntree's seeds could be given to, and no custom drafters. Who promises seeded turns
-asks for the first runner before vLLM starts, and checks afterwards; and a request
-with a seed that reaches an engine of the second runner, or of a version that was not
-checked, for example one of ``vllm serve``, is refused, since it would silently draw
-fresh noise.
+Newer versions of vLLM choose their second model runner (V2) on accelerators by the model's architecture: 0.24 for
+six architectures, later versions for more. V2 has no sampler that could use turntree's seeds, and no custom drafters.
+Engines with seeded turns request the first runner before vLLM starts, and check it afterwards. Requests with a seed
+that reach V2, or an unchecked version of vLLM (for example under ``vllm serve``), are refused, because vLLM would
+silently draw fresh noise.
 
-One place of vLLM is changed: ``InputProcessor._validate_params``, by which its front
-end refuses requests. Checked with ``compat.CHECKED`` and 0.33.
+Patches ``InputProcessor._validate_params``, which rejects requests in vLLM's front end. Checked with
+``compat.CHECKED`` and 0.33; tests: ``test_model_runner.py``.
 """
 
 from __future__ import annotations
@@ -24,44 +22,34 @@ from turntree.agents.engines.request_wire import seed_of
 from turntree.agents.engines.vllm import compat
 
 _MARK = "turntree_refuses_seeds"
-VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
-"""vLLM's environment variable that chooses the runner: 0 is the first one."""
+VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"  #: vLLM's environment variable that chooses the runner: 0 is the first one.
 
 
 def unchecked() -> str:
-    """What an unchecked version of vLLM does."""
     return (
         f"turntree's seeds were checked with vLLM {' and '.join(compat.CHECKED)}, and {compat.installed_version()} is "
-        "installed: it drafts turns and verifies them by its own rule, and refuses requests with a seed of turntree's"
+        "installed: it verifies drafts by vLLM's own rule, and requests with a seed of turntree's are refused"
     )
 
 
 def choose_first() -> None:
-    """Let engines that this process starts have the first runner, unless the caller's environment says otherwise."""
+    """Make engines started by this process use the first runner, unless the environment chooses."""
     os.environ.setdefault(VARIABLE, "0")
 
 
 def check_seeded(by_rank: Sequence[bool]) -> None:
-    """Check that all workers of an engine draw by turntree's seeds.
-
-    Args:
-        by_rank: Answers of ``WorkerExtension.turntree_draws_by_seed``.
-
-    Raises:
-        RuntimeError: If one does not.
-    """
+    """Raise ``RuntimeError`` unless all workers of an engine sample with turntree's seeds."""
     if not all(by_rank):
         raise RuntimeError(
             unchecked()
             if not compat.is_checked()
             else "vLLM's workers would ignore turntree's seeds; the entry point vllm.general_plugins:turntree must be "
-            f"installed beside vLLM and not be left out by VLLM_PLUGINS, and {VARIABLE} must be 0, got "
+            f"installed beside vLLM and not excluded by VLLM_PLUGINS, and {VARIABLE} must be 0, got "
             f"{os.environ.get(VARIABLE)}"
         )
 
 
 def refuse_seeds() -> None:
-    """Let vLLM's front end refuse seeded requests where the second runner serves. Calling it again changes nothing."""
     front: Any = importlib.import_module("vllm.v1.engine.input_processor").InputProcessor
     original = front._validate_params
     if getattr(original, _MARK, False):

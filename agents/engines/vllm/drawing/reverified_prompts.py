@@ -1,14 +1,12 @@
-"""Draws at the positions of a given turn, inside vLLM: a pass over a prompt judges the draft at its end.
+"""Re-verification of a draft at the end of a prompt, in vLLM's pass over the prompt.
 
-A verified again request (``request_wire``) asks for log-probabilities of its prompt. In their
-place it gets, at each position of its given tokens, the token that the request
-would have sampled there and that token's log-probability under the distribution
-that drew it; nothing else of the prompt is computed for it. The token after the
-given ones is the one that the request samples.
+A re-verified request (``request_wire``) asks for log-probabilities of its prompt. At each position of its given
+tokens it gets instead the token that the request would have sampled there, with that token's log-probability under
+the distribution that drew it. Nothing is computed for the rest of the prompt. vLLM samples the token after the given
+ones.
 
-One place of vLLM is changed, on the object: ``_get_prompt_logprobs_dict`` of the
-model runner, which vLLM calls after each pass with its hidden states. Checked with
-the versions of ``seeded_draws``.
+Patches ``_get_prompt_logprobs_dict`` of the model runner object, which vLLM calls with the hidden states after each
+pass. Checked with ``compat.CHECKED``; tests: ``test_reverified_prompts.py``.
 """
 
 from __future__ import annotations
@@ -29,44 +27,36 @@ _MARK = "turntree_reverified_prompts"
 
 
 def install(runner: Any) -> None:
-    """Let a model runner judge the prompts of verified again requests. Calling it again changes nothing.
-
-    Args:
-        runner: A ``GPUModelRunner`` of vLLM's V1 engine, or the CPU's.
-    """
+    """Make a model runner re-verify the drafts at the end of prompts."""
     original: Callable[..., dict[str, Any]] = runner._get_prompt_logprobs_dict
     if getattr(original, _MARK, False):
         return
 
     @functools.wraps(original)
     def prompt_logprobs(hidden: Tensor, scheduled: dict[str, int]) -> dict[str, Any]:
+        # Hide re-verified requests from vLLM's own loop, which would compute log-probabilities of the whole prompt.
         waiting: dict[str, int] = runner.num_prompt_logprobs
         reverified = [name for name in waiting if is_reverified(runner.requests[name].sampling_params.extra_args)]
         widths = {name: waiting.pop(name) for name in reverified}
-        found = original(hidden, scheduled)
+        results = original(hidden, scheduled)
         for name, width in widths.items():
-            drawn = _judge(runner, name, hidden, scheduled.get(name, 0))
+            drawn = _reverify(runner, name, hidden, scheduled.get(name, 0))
             if drawn is None:
-                waiting[name] = width
+                waiting[name] = width  # the prompt goes on in the next pass
             else:
-                found[name] = drawn
-        return found
+                results[name] = drawn
+        return results
 
     setattr(prompt_logprobs, _MARK, True)
     runner._get_prompt_logprobs_dict = prompt_logprobs
 
 
 def installed(runner: Any) -> bool:
-    """Whether a model runner judges prompts."""
     return bool(getattr(getattr(runner, "_get_prompt_logprobs_dict", None), _MARK, False))
 
 
-def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
-    """vLLM's ``LogprobsTensors`` of a request whose prompt is read to its end, shape (given, 1); ``None`` before.
-
-    Args:
-        hidden: Hidden states of the pass, shape (tokens, width).
-    """
+def _reverify(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
+    # Returns vLLM's LogprobsTensors, shape (given, 1), once the prompt is processed to its end; None before.
     request = runner.requests[name]
     entries, prompt = request.sampling_params.extra_args, len(request.prompt_token_ids)
     given, start = given_of(entries), request.num_computed_tokens
@@ -74,17 +64,17 @@ def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
     drawn = request.in_progress_prompt_logprobs_cpu
     if drawn is None:
         drawn = request.in_progress_prompt_logprobs_cpu = tensors.empty_cpu(given, 1)
-    # The logits at a position draw the next token, and the last position's are sampled by vLLM.
+    # The logits at a position draw the next token; vLLM samples at the last position.
     first, last = max(start, prompt - given - 1), min(start + count, prompt - 1)
     if first < last:
         row = runner.input_batch.req_id_to_index[name]
         begin = int(runner.query_start_loc.np[row]) - start
         logits = runner.model.compute_logits(hidden[begin + first : begin + last])
-        places = slice(first - (prompt - given - 1), last - (prompt - given - 1))
-        tokens, logprobs = _draws(logits, request.sampling_params, noise_seed(entries) or 0, places)
-        drawn.logprob_token_ids[places, 0] = tokens.to("cpu", drawn.logprob_token_ids.dtype)
-        drawn.logprobs[places, 0] = logprobs.to("cpu", drawn.logprobs.dtype)
-        drawn.selected_token_ranks[places] = 0
+        positions = slice(first - (prompt - given - 1), last - (prompt - given - 1))
+        tokens, logprobs = _draws(logits, request.sampling_params, noise_seed(entries) or 0, positions)
+        drawn.logprob_token_ids[positions, 0] = tokens.to("cpu", drawn.logprob_token_ids.dtype)
+        drawn.logprobs[positions, 0] = logprobs.to("cpu", drawn.logprobs.dtype)
+        drawn.selected_token_ranks[positions] = 0
     if start + count < prompt:
         return None
     request.in_progress_prompt_logprobs_cpu = None
@@ -94,18 +84,12 @@ def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
     return drawn
 
 
-def _draws(logits: Tensor, parameters: Any, seed: int, places: slice) -> tuple[Tensor, Tensor]:
-    """The token drawn at each position, and its log-probability, shape (positions,).
-
-    Args:
-        logits: Shape (positions, vocabulary).
-        parameters: vLLM's ``SamplingParams``.
-    """
+def _draws(logits: Tensor, parameters: Any, seed: int, span: slice) -> tuple[Tensor, Tensor]:
     count, size = logits.shape
     scaled = logits.float() / parameters.temperature
     k = torch.full((count,), parameters.top_k, device=scaled.device) if 0 < parameters.top_k < size else None
     p = torch.full((count,), parameters.top_p, device=scaled.device) if parameters.top_p < 1 else None
     scaled = constrained(scaled, k, p)
-    seeds, positions = np.full(count, seed, np.uint64), np.arange(places.start, places.stop, dtype=np.int64)
+    seeds, positions = np.full(count, seed, np.uint64), np.arange(span.start, span.stop, dtype=np.int64)
     tokens = draw(scaled, seeds, positions)
     return tokens, scaled.log_softmax(-1, dtype=torch.float32).gather(1, tokens.long()[:, None])[:, 0]

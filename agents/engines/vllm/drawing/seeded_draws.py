@@ -1,19 +1,15 @@
-"""Seeded sampling inside vLLM, by noise that depends on seed, position and token as everywhere in turntree.
+"""Seeded sampling inside vLLM, with noise that depends only on seed, position and token.
 
-vLLM's own seeds feed a generator whose numbers depend on how many were drawn
-before, so that a draft changes the tokens after it. Here a token is the winner
-of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted token is
-accepted exactly if it is that winner: the turn is the same with and without
-drafts, alone and in a batch. A turn that was sampled with the same seed is
-replayed by drafting it. All rows of a step are drawn and compared together, on
-their device, and nothing waits for the device.
+vLLM's own seeds feed a generator whose numbers depend on how many were drawn before, so a draft would change the
+tokens after it. Here a token is the winner of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted
+token is accepted exactly if it is that winner. A turn is therefore the same with and without drafts, alone and in a
+batch, and a turn sampled with the same seed is replayed by drafting it. All rows of a step are drawn and compared on
+their device, without waiting for it.
 
-Most steps on a GPU are sampled by ``fused_sampling``. Here are the others, within
-vLLM's own sampling: three places of it are changed, checked with the versions in
-``compat.CHECKED``: the ``topk_topp_sampler`` of the runner's sampler and the ``forward`` of
-its rejection sampler, both on the object; and the function ``rejection_sample``, which
-that forward calls. Requests without turntree's seed, and greedy ones, are left as
-they are. Log-probabilities are vLLM's.
+Most steps on a GPU are sampled by ``fused_sampling``; this module handles the rest by three patches of vLLM's
+sampling: the object ``topk_topp_sampler`` of the runner's sampler, the method ``forward`` of its rejection sampler,
+and the function ``rejection_sample`` that this method calls. Greedy requests and those without turntree's seed are
+unchanged. Log-probabilities are vLLM's. Checked with ``compat.CHECKED``; tests: ``test_seeded_draws.py``.
 """
 
 from __future__ import annotations
@@ -42,12 +38,7 @@ _MARK = "turntree_seeded_draws"
 
 
 def install(runner: Any) -> None:
-    """Let the seeded requests of a model runner draw by the race. Calling it again changes nothing.
-
-    Args:
-        runner: A ``GPUModelRunner`` of vLLM's V1 engine, or the CPU's.
-
-    """
+    """Make a model runner draw seeded requests by the race of exponential clocks."""
     sampler: Any = getattr(runner, "sampler", None)
     inner = getattr(sampler, "topk_topp_sampler", None)
     if inner is None:
@@ -72,15 +63,12 @@ def install(runner: Any) -> None:
 
 
 def installed(runner: Any) -> bool:
-    """Whether the seeded requests of a model runner draw by the race."""
     return isinstance(getattr(getattr(runner, "sampler", None), "topk_topp_sampler", None), _Draws)
 
 
 class _Draws(nn.Module):
-    """Replacement of vLLM's ``TopKTopPSampler``."""
-
+    #: The instance whose rejection sampler is running; a worker process samples on one thread.
     active: _Draws | None = None
-    """The instance whose rejection sampler runs now; a worker process has one thread that samples."""
 
     def __init__(self, inner: nn.Module, runner: Any, rows: CurrentRows) -> None:
         super().__init__()
@@ -91,8 +79,8 @@ class _Draws(nn.Module):
     def forward(
         self, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Draw one token per row, at the end of its drafts if there are any. A dry run's rows are of no request."""
         rows = self._rows.now()
+        # Logits of another number of rows belong to vLLM's dry run, not to requests.
         if not len(rows.seeded) or len(logits) != rows.held.shape[1]:
             untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
             return untouched
@@ -104,8 +92,6 @@ class _Draws(nn.Module):
         return drawn, logprobs
 
     def during(self, forward: Any) -> Any:
-        """``forward`` of a rejection sampler, during which this one is active."""
-
         @functools.wraps(forward)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             _Draws.active = self
@@ -123,39 +109,37 @@ class _Draws(nn.Module):
 
         Args:
             tokens: vLLM's output, shape (rows, longest draft + 1), ``placeholder`` after the last token.
-            drafts: Draft tokens of all rows, shape (nodes,).
-            logits: Logits of the distributions at the nodes, after all transforms, shape (nodes, vocabulary).
-            bonus: The token at the end of each whole draft, shape (rows, 1).
+            drafts: Draft tokens of all rows, shape (nodes,); ``lengths`` of them in each row.
+            logits: Logits of the nodes after all transforms, shape (nodes, vocabulary).
+            bonus: The token after each whole draft, shape (rows, 1).
         """
         rows = self._rows.now()
         if not len(rows.seeded):
             return
+        # Nodes of all rows are concatenated; find those of the seeded rows, computed on the host in one go.
         every = np.array(lengths, np.int64)
         counts = every[rows.seeded]
-        own = np.repeat(np.arange(len(counts)), counts)  # of each of their nodes, the row among the seeded ones
+        own = np.repeat(np.arange(len(counts)), counts)  # for each node, the index of its row among the seeded ones
         step = np.arange(len(own)) - (np.cumsum(counts) - counts)[own]
         nodes = (np.cumsum(every) - every)[rows.seeded][own] + step
         index, (ends, row, column, node) = rows.index, _on(tokens.device, counts, own, step, nodes)
         mine = tokens.new_full((len(counts), tokens.shape[1]), placeholder)
-        turn_drafted = mine.clone()
+        drafted = mine.clone()
         if len(nodes):
             scaled = logits if len(nodes) == len(logits) else logits[node]
-            places = (rows.ends(self._runner) - ends)[row] + column
-            mine[row, column] = draw(scaled, rows.held[0, index][row], places).to(mine.dtype)
-            turn_drafted[row, column] = drafts[node].to(mine.dtype)
+            positions = (rows.ends(self._runner) - ends)[row] + column
+            mine[row, column] = draw(scaled, rows.held[0, index][row], positions).to(mine.dtype)
+            drafted[row, column] = drafts[node].to(mine.dtype)
         mine.scatter_(1, ends[:, None], bonus[index].to(mine.dtype))
-        # The bonus token meets the placeholder, so that no token after it counts.
-        met = (mine == turn_drafted).cumprod(1).sum(1, keepdim=True)
+        # The bonus token is compared with the placeholder, which differs: no token after it counts.
+        met = (mine == drafted).cumprod(1).sum(1, keepdim=True)
         tokens[index] = mine.masked_fill(torch.arange(mine.shape[1], device=mine.device) > met, placeholder)
 
 
 def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """The winners of the race, int64, shape (rows,).
+    """Return the winners of the race at ``positions`` in the turn, int64, shape (rows,).
 
-    Args:
-        logits: Of the distributions, after all transforms, shape (rows, vocabulary).
-        seeds: Shape (rows,).
-        positions: Position in the turn, shape (rows,).
+    ``logits`` are those after all transforms, shape (rows, vocabulary).
     """
     from turntree.agents.engines.drafting.race import race_of_logits
 
@@ -163,14 +147,14 @@ def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) ->
 
 
 def _on(device: torch.device, *indices: Sequence[int] | NDArray[np.int64]) -> tuple[Tensor, ...]:
-    """Indices on a device, by one copy that does not wait for its work."""
-    whole = torch.from_numpy(np.concatenate([np.asarray(one, np.int64) for one in indices]))
-    parts: tuple[Tensor, ...] = whole.to(device, non_blocking=True).split([len(one) for one in indices])
+    # One copy for all index arrays, which does not wait for the device.
+    whole = torch.from_numpy(np.concatenate([np.asarray(array, np.int64) for array in indices]))
+    parts: tuple[Tensor, ...] = whole.to(device, non_blocking=True).split([len(array) for array in indices])
     return parts
 
 
 def constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
-    """Logits after top-k and top-p by vLLM's own function, which may write into ``logits``; ``None`` is no limit."""
+    # vLLM's own function, so that ties at the cut are the same; it may write into `logits`.
     if k is None and p is None:
         return logits
     module: Any = importlib.import_module("vllm.v1.sample.ops.topk_topp_sampler")
@@ -179,7 +163,6 @@ def constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
 
 
 def _patch_rejection() -> None:
-    """Patch ``rejection_sample`` so that the active ``_Draws`` corrects its result."""
     module: Any = importlib.import_module("vllm.v1.sample.rejection_sampler")
     original = module.rejection_sample
     if getattr(original, _MARK, False):

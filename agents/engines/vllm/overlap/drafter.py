@@ -1,12 +1,12 @@
-"""turntree's drafter beside asynchronous scheduling: the store is asked while vLLM schedules the next step.
+"""turntree's drafter under asynchronous scheduling: drafting overlaps with the scheduling of the next step.
 
-A step's tokens reach the host by the copy that vLLM makes for its scheduler anyway. The drafting thread waits for it,
-commits them and drafts; before the next step's inputs are made ``trim`` waits for that thread, uploads the drafts, and
-gives back the places that have none. In a step of few tokens all places that may have one stay, and only its input ids
-wait. Steps without drafts before or after them are only kept, and read several at a time, so that they cost what they
-cost without a drafter.
+A step's tokens reach the host with the copy that vLLM makes for its scheduler. The drafting thread waits for the copy,
+commits the tokens to the draft store and drafts. Before the inputs of the next step are built, ``trim`` waits for the
+drafting thread, uploads the drafts and removes the positions without a draft from the step. A step of few tokens keeps
+all draft positions and waits later, before its input ids are built (``upload``).
 
-A turn that ends in a step still takes part in the next one, whose tokens ``ChainRows`` ignores.
+In a series of steps without drafts, steps are kept and read many at a time: they cost no more than without a drafter.
+A turn that ends in a step still takes part in the next step, whose tokens ``ChainRows`` ignores.
 """
 
 from __future__ import annotations
@@ -28,34 +28,23 @@ from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.spec_tree.budget.draft_budget import Allowance
 
-_HELD = 128
-"""Steps without drafts after which they are read."""
+_HELD = 128  #: Steps without drafts after which the kept steps are read.
 
 
 class _Step(NamedTuple):
-    """Tokens of one step, on their way to the host."""
-
-    ids: list[str]
-    """Requests, shape (rows,)."""
-    requests: dict[str, Any] | None
-    """All that vLLM has, where the batch is another one than in the step before."""
-    resumed: dict[str, list[int]]
-    """Tokens that requests sampled before this step, of those that were not in the step before."""
-    tokens: Tensor
-    """-1 after the last of each row, shape (rows, most); filled once ``copied`` has passed."""
-    copied: Any
-    """CUDA event."""
-    reading: list[int]
-    """Rows that are still in the middle of their prompt; what they sampled counts for nothing."""
-    read: int
-    """Prompt tokens that were processed."""
+    ids: list[str]  #: request ids, shape (rows,)
+    requests: dict[str, Any] | None  #: all of vLLM's requests; ``None`` if the batch is that of the step before
+    resumed: dict[str, list[int]]  #: tokens sampled earlier by the requests that were not in the step before
+    tokens: Tensor  #: shape (rows, most), -1 after the last of each row; valid once ``copied`` has passed
+    copied: Any  #: CUDA event
+    reading: list[int]  #: rows still inside their prompt; their sampled tokens do not count
+    read: int  #: prompt tokens processed
 
 
 class OverlappedDrafter(ForestDrafter):
-    """``ForestDrafter`` by the contract of vLLM's ``NgramProposerGPU``."""
+    """``ForestDrafter`` with the interface of vLLM's ``NgramProposerGPU``."""
 
     def __init__(self, vllm_config: Any, device: torch.device, runner: Any = None) -> None:
-        """Read the settings; vLLM calls this."""
         super().__init__(vllm_config)
         rows, pinned = vllm_config.scheduler_config.max_num_seqs, device.type == "cuda"
         self._on_host = torch.zeros((rows, self._deepest), dtype=torch.int32, pin_memory=pinned)
@@ -63,35 +52,35 @@ class OverlappedDrafter(ForestDrafter):
         self._drafts = self._on_host.numpy()
         self._lengths = np.zeros(rows, np.int32)
         self._widths = np.zeros(rows, np.int32)
+        #: planned draft positions of each request in the coming step, and how many may be filled
         self._planned = self._width = 0
-        """Places of each request in the coming step, and how many of them may have a draft."""
         self._held: list[_Step] = []
         self._ids: list[str] = []
-        self._awaited = False
-        """Whether the coming step has places for drafts that are not on the device yet."""
-        self._records = threading.Lock()
-        """Held by whoever reads steps or turns; not while a step is waited for."""
+        self._awaited = False  #: whether the coming step has draft positions that are not uploaded yet
+        self._records = threading.Lock()  #: held while steps or turns are read, never while waiting for a step
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
-        """As ``ForestDrafter.bind``."""
         super().bind(runner, leads=leads)
         ngram_interface.follow(runner, self)
 
     def update_token_ids_ngram(
         self, sampled: Tensor, batch: Any, _tokens: Any, _ends: Any, discarded: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The last token of each request, how many it sampled, and all of them, -1 after the last; on the device."""
+        """Return each request's last token, number of sampled tokens, and all of them.
+
+        All on the device; -1 after the last token.
+        """
         kept = sampled.masked_fill(discarded[: len(sampled), None], -1)
         counts = (kept >= 0).sum(1, dtype=torch.int32)
         last = kept.gather(1, (counts - 1).clamp_(min=0).long()[:, None])[:, 0]
         return last, counts, kept
 
     def propose(self, *args: Any) -> tuple[Tensor, None]:  # type: ignore[override]
-        """Where the next step's drafts will be on the device, shape (rows, longest); ``upload`` fills it."""
+        """Return the device buffer of the next step's drafts; ``upload`` fills it."""
         return self._on_device[: len(args[-1])], None
 
     def record(self, output: Any, width: int, read: int) -> None:
-        """Take a step's output, and begin with the drafts of the next one.
+        """Take a step's output, and start drafting for the next step.
 
         Args:
             output: vLLM's ``AsyncGPUModelRunnerOutput``.
@@ -101,30 +90,30 @@ class OverlappedDrafter(ForestDrafter):
         ids: list[str] = output._model_runner_output.req_ids
         requests, resumed = None, {}
         if ids != self._ids:
+            # vLLM changes its dictionary while the drafting thread reads it, hence the copy.
             requests = dict(self._runner.requests)
             for name in set(ids).difference(self._ids):
+                # -1 stands for tokens that are not on the host yet; those arrive with their own step.
                 if before := [token for token in requests[name].output_token_ids if token >= 0]:
                     resumed[name] = before
         self._ids = ids
-        self._held.append(
-            _Step(
-                ids,
-                requests,
-                resumed,
-                output.sampled_token_ids_cpu,
-                output.async_copy_ready_event,
-                output._invalid_req_indices,
-                read,
-            )
+        tokens, copied, reading = (
+            output.sampled_token_ids_cpu,
+            output.async_copy_ready_event,
+            output._invalid_req_indices,
         )
+        self._held.append(_Step(ids, requests, resumed, tokens, copied, reading, read))
+        # Nothing to draft: keep the step, and read many at once later.
         if width == 0 and requests is None and len(self._held) < _HELD:
             return
         self.settle()
         self._planned = width
+        # The scheduler plans any length; graphs by length take only those in `lengths`.
         self._width = width = max((length for length in self.lengths if length <= width), default=width)
         began = time.perf_counter()
         self._session.mark_step(began, went_on=bool(self._rows))
         if width:
+            # The last held step is still running on the device; the thread waits for it, this one does not.
             held, self._held = self._held, []
             self._drafting = self._thread.submit(self._read_and_draft, began, held, width)
         else:
@@ -132,13 +121,12 @@ class OverlappedDrafter(ForestDrafter):
                 self._read_ended()
 
     def trim(self, scheduler_output: Any) -> None:
-        """Upload the drafts, once they are made, and take the places of a step that have none out of it.
-
-        Only requests of the last step's batch have places (``DraftScheduler``).
+        """Remove the draft positions that have no draft from the coming step.
 
         Args:
             scheduler_output: The runner's own copy of vLLM's ``SchedulerOutput`` of the coming step.
         """
+        # Only requests of the last step's batch have draft positions (`DraftScheduler`), so row order is theirs.
         planned = scheduler_output.scheduled_spec_decode_tokens
         self._awaited = bool(planned)
         if not planned:
@@ -147,12 +135,13 @@ class OverlappedDrafter(ForestDrafter):
         if scheduler_output.total_num_scheduled_tokens > FREE:
             self.upload()
             kept = self._lengths[:rows]
-        else:  # these places are verified, whatever comes to stand there; the drafts are waited for in ``upload``
+        else:
+            # A step of few tokens costs the same with empty draft positions: keep them, and wait in `upload` instead.
             kept = np.full(rows, self._width, np.int32)
         scheduled, spare = scheduler_output.num_scheduled_tokens, 0
         short = np.flatnonzero(kept < self._planned)
-        for place, drafted in zip(short.tolist(), kept[short].tolist(), strict=True):
-            name = self._ids[place]
+        for row, drafted in zip(short.tolist(), kept[short].tolist(), strict=True):
+            name = self._ids[row]
             tokens = planned.get(name, ())
             if drafted < len(tokens):
                 spare += len(tokens) - drafted
@@ -160,33 +149,33 @@ class OverlappedDrafter(ForestDrafter):
                 if drafted:
                     planned[name] = tokens[:drafted]
                 else:
-                    del planned[name]
+                    del planned[name]  # vLLM expects no empty lists here
         scheduler_output.total_num_scheduled_tokens -= spare
 
     def upload(self) -> None:
-        """Wait for the drafts, and bring them to the device; places without one have token 0."""
+        """Wait for the drafts and copy them to the device; positions without a draft hold token 0."""
         if self._awaited:
             self._awaited = False
             self.settle()
+            # On the current stream, so the copy ends before the step's kernels read the drafts.
             self._on_device.copy_(self._on_host, non_blocking=True)
 
     def catch_up(self) -> None:
-        """As ``ForestDrafter.catch_up``."""
         self.settle()
         with self._records:
             self._read_ended()
 
     def take_stats(self, request_id: str) -> tuple[int, int, int] | None:
-        """As ``ForestDrafter.take_stats``, of the steps that have ended; the one that runs is not waited for."""
+        # Unlike `ForestDrafter`, do not wait for the running step.
         with self._records:
             self._read_ended()
             return self._stats_of(request_id)
 
     def _read_ended(self) -> None:
-        """Read what is kept of steps that have ended; all of those that an asked for request took part in."""
         if self._drafting is not None and not self._drafting.done():
-            return  # it reads them itself
+            return  # the drafting thread reads them itself
         with self._session.timed(waits=False):
+            # Steps end in order: stop at the first one whose copy has not arrived.
             ready = 0
             while ready < len(self._held) and self._held[ready].copied.query():
                 ready += 1
@@ -197,31 +186,27 @@ class OverlappedDrafter(ForestDrafter):
         with self._session.timed(waits=False):
             with self._records:
                 self._read_all(held[:-1])
-            held[-1].copied.synchronize()
+            held[-1].copied.synchronize()  # without the lock: counters must not wait for a running step
             with self._records:
-                found = self._read(held[-1])
-                self._chain_budget.learn(found, began, read=held[-1].read)
-                most = self._chain_budget.most(found.live)
-                allowed = (
-                    self._chain_budget.allow(found.live, turn_drafted=min(found.turn_drafted, most))
-                    if found.live
-                    else None
-                )
+                step = self._read(held[-1])
+                self._chain_budget.learn(step, began, read=held[-1].read)
+                allowed, most = None, self._chain_budget.most(step.live)
+                if step.live:
+                    allowed = self._chain_budget.allow(step.live, turn_drafted=min(step.turn_drafted, most))
                 self._draft(allowed, most, width)
 
     def _draft(self, allowed: Allowance | None, most: int, width: int) -> None:
-        """Pass the tokens that were read last on to the store, and draft at most ``width`` tokens a request."""
         rows = len(self._slots)
         self._widths[:rows] = width
         drafts, lengths, widths = self._drafts[:rows], self._lengths[:rows], self._widths[:rows]
         self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
         if self.lengths:
             lengths[:] = self._alike(drafts, lengths, self.lengths)
-        np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
+        np.maximum(drafts, 0, out=drafts)  # the model embeds whole rows, and -1 is not a token id
 
     def _read_all(self, steps: list[_Step]) -> None:
-        """Take the tokens of steps that have ended, those of one batch in which all sampled one token together."""
         while steps:
+            # Consecutive steps of one batch: `requests` is set where the batch changed.
             batch = [steps[0], *takewhile(lambda step: step.requests is None, steps[1:])]
             steps = steps[len(batch) :]
             if any(step.reading or step.tokens.shape[1] > 1 for step in batch):
@@ -231,16 +216,16 @@ class OverlappedDrafter(ForestDrafter):
                 continue
             self._read(batch[0])
             self._draft(None, 0, 0)
+            # Every later step has one token a request: read all of them by one call, columns being steps.
             if batch[1:]:
                 tokens = np.concatenate([step.tokens.numpy() for step in batch[1:]], axis=1).astype(np.int32)
-                found = self._chains.read_singly(self._slots, tokens)
+                result = self._chains.read_singly(self._slots, tokens)
                 self.counts.steps += len(batch) - 1
-                self.counts.rows += found.tokens
-                self.counts.tokens += found.tokens
+                self.counts.rows += result.tokens
+                self.counts.tokens += result.tokens
                 self._draft(None, 0, 0)
 
     def _read(self, step: _Step) -> StepResult:
-        """Take the tokens of one step."""
         self.counts.steps += 1
         tokens: NDArray[np.int32] = step.tokens.numpy().astype(np.int32)
         tokens[step.reading] = -1
@@ -250,15 +235,15 @@ class OverlappedDrafter(ForestDrafter):
         samples = tokens[:, 0] >= 0
         new = np.flatnonzero(samples & (self._slots < 0)).tolist()
         if new:
-            self._open(step.ids, samples, {place: [t for t in tokens[place].tolist() if t >= 0] for place in new})
-            tokens = self._after_earlier(tokens, {place: self._earlier(step, place) for place in new})
-        found = self._chains.read(self._slots, tokens)
-        self.counts.rows += found.rows
-        self.counts.tokens += found.tokens
-        return found
+            self._open(step.ids, samples, {row: [t for t in tokens[row].tolist() if t >= 0] for row in new})
+            tokens = self._after_earlier(tokens, {row: self._earlier(step, row) for row in new})
+        result = self._chains.read(self._slots, tokens)
+        self.counts.rows += result.rows
+        self.counts.tokens += result.tokens
+        return result
 
     def _drop_unlike(self, step: _Step) -> None:
-        """Let turns go that are not as far as their requests: vLLM drops what it sampled while it resets its cache."""
+        # vLLM drops tokens that a running step samples while its cache is reset: end turns that counted them.
         for name, before in step.resumed.items():
             row = self._rows.get(name)
             if row is not None and self._chains.lengths([row.slot]) != [len(before) + _given(row.request)]:
@@ -266,31 +251,26 @@ class OverlappedDrafter(ForestDrafter):
                 del self._rows[name]
                 self._slots[step.ids.index(name)] = -1
 
-    def _earlier(self, step: _Step, place: int) -> list[int]:
-        """The first tokens of a turn that begins: given with the prompt, or sampled before."""
-        request = self._requests[place]
+    def _earlier(self, step: _Step, row: int) -> list[int]:
+        # A turn's first tokens may be given at the end of the prompt, or sampled before this drafter saw it.
+        request = self._requests[row]
         if request is None or request.prompt_token_ids is None:
             return []
-        given = _given(request)
-        return [
-            *request.prompt_token_ids[len(request.prompt_token_ids) - given :],
-            *step.resumed.get(step.ids[place], ()),
-        ]
+        prompt = request.prompt_token_ids
+        return [*prompt[len(prompt) - _given(request) :], *step.resumed.get(step.ids[row], ())]
 
     @staticmethod
     def _after_earlier(tokens: NDArray[np.int32], earlier: dict[int, list[int]]) -> NDArray[np.int32]:
-        """Tokens of a step, each after the first ones of its turn."""
         longest = max(map(len, earlier.values()))
         if not longest:
             return tokens
         wider = np.full((len(tokens), longest + tokens.shape[1]), -1, np.int32)
         wider[:, : tokens.shape[1]] = tokens
-        for place, first in earlier.items():
-            wider[place, : len(first)] = first
-            wider[place, len(first) : len(first) + tokens.shape[1]] = tokens[place]
+        for row, first in earlier.items():
+            wider[row, : len(first)] = first
+            wider[row, len(first) : len(first) + tokens.shape[1]] = tokens[row]
         return wider
 
 
 def _given(request: Any) -> int:
-    """Tokens at the end of a request's prompt that are the first ones of its turn."""
     return given_of(request.sampling_params.extra_args)

@@ -1,17 +1,20 @@
-"""vLLM's contract of ``ngram_gpu``, the drafter that it lets run beside asynchronous scheduling, kept by turntree's.
+"""Replacement of vLLM's ``ngram_gpu``, which vLLM runs under asynchronous scheduling, by turntree's drafter.
 
-``ngram_gpu`` returns drafts on the device and how many of them are valid; before the next step the runner waits for
-these counts and trims the places that its scheduler had planned. Here the drafts come from the host, and that wait is
-the one for turntree's drafting thread.
+``ngram_gpu`` returns drafts on the device and the number of valid ones; before the next step, the runner waits for
+these numbers and trims the positions that its scheduler planned. turntree's drafts come from the host, and the runner
+waits for turntree's drafting thread instead.
 
-Changed in the module ``v1.worker.gpu_model_runner`` of vLLM 0.24: the class ``NgramProposerGPU``, which would compile a
-search of its own, and the functions ``update_scheduler_for_invalid_drafts`` (the wait, and a loop of one device read a
-request), ``update_ngram_gpu_tensors_incremental`` (copies of all prompts for that search) and
-``update_num_computed_tokens_for_batch_change`` (compiled by ``torch.compile``, and again for half a second, while it
-serves, whenever the number of requests is of another kind: it runs uncompiled). On the runner:
-``num_tokens_no_spec_gpu`` becomes an array of the host, which vLLM changes element by element, ``_prepare_input_ids``
-waits for drafts that the steps before it did not need, and ``execute_model`` and ``sample_tokens`` leave out what
-belongs to drafts in steps without any.
+Patches of the module ``v1.worker.gpu_model_runner`` (vLLM 0.24 and 0.28):
+
+- ``NgramProposerGPU``: would compile its own search.
+- ``update_scheduler_for_invalid_drafts``: waits, then reads the device once per request.
+- ``update_ngram_gpu_tensors_incremental``: copies all prompts for that search.
+- ``update_num_computed_tokens_for_batch_change``: ``torch.compile`` compiles it again, for half a second while
+  serving, whenever the number of requests changes its kind. Here it runs uncompiled.
+
+Patches of the model runner: ``num_tokens_no_spec_gpu`` becomes a host array, which vLLM writes element by element;
+``_prepare_input_ids`` waits for drafts; ``execute_model`` and ``sample_tokens`` skip the work for drafts in steps
+without any. Tests: ``test_ngram_interface.py``.
 """
 
 from __future__ import annotations
@@ -24,20 +27,17 @@ import numpy as np
 
 
 class Drafter(Protocol):
-    """Where a model runner reports its steps; see ``drafter.OverlappedDrafter``."""
+    """The methods of ``OverlappedDrafter`` that a model runner calls."""
 
-    def trim(self, scheduler_output: Any) -> None:
-        """Take places without drafts out of the coming step."""
+    def trim(self, scheduler_output: Any) -> None: ...
 
-    def upload(self) -> None:
-        """Have the drafts on the device."""
+    def upload(self) -> None: ...
 
-    def record(self, output: Any, width: int, read: int) -> None:
-        """Take a step's output; the next step may draft up to ``width`` tokens a request."""
+    def record(self, output: Any, width: int, read: int) -> None: ...
 
 
 def announce(drafter: type) -> None:
-    """Let vLLM make ``drafter`` where ``ngram_gpu`` is configured; before it makes its model runner."""
+    """Make vLLM create ``drafter`` where ``ngram_gpu`` is configured. Call it before vLLM creates its model runner."""
     module = _module()
     module.NgramProposerGPU = drafter
     module.update_ngram_gpu_tensors_incremental = lambda *_, **__: None
@@ -46,9 +46,9 @@ def announce(drafter: type) -> None:
 
 
 def follow(runner: Any, drafter: Drafter) -> None:
-    """Let a model runner trim its steps to the drafts of ``drafter``, and tell it of each step's tokens."""
+    """Make a model runner trim its steps to the drafts of ``drafter`` and report each step to it."""
 
-    def trim(_event: Any, _counts: Any, scheduler_output: Any, _places: dict[str, int]) -> None:
+    def trim(_event: Any, _counts: Any, scheduler_output: Any, _rows: dict[str, int]) -> None:
         drafter.trim(scheduler_output)
 
     _module().update_scheduler_for_invalid_drafts = trim
@@ -64,19 +64,16 @@ def follow(runner: Any, drafter: Drafter) -> None:
 
 
 class _Modes:
-    """A model runner's two methods of a step, which run as without a drafter where no drafts are concerned."""
-
     def __init__(self, runner: Any, drafter: Drafter) -> None:
         self._runner = runner
         self._drafter = drafter
         self._execute, self._sample = runner.execute_model, runner.sample_tokens
-        self._planned = False
-        """Whether the scheduler planned drafts for the step that was executed last, whatever came of them."""
+        self._planned = False  #: whether the scheduler planned drafts for the last executed step
         runner.execute_model, runner.sample_tokens = self.execute_model, self.sample_tokens
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         before, self._planned = self._planned, bool(scheduler_output.scheduled_spec_decode_tokens)
-        # A step after one with drafts corrects positions; one before some builds what the drafter is called with.
+        # A step after one with drafts corrects positions; a step before one builds the drafter's arguments.
         if before or self._planned or scheduler_output.num_spec_tokens_to_schedule:
             return self._execute(scheduler_output, *args, **kwargs)
         return _plainly(self._runner, self._execute, scheduler_output, *args, **kwargs)
@@ -91,14 +88,14 @@ class _Modes:
             output = self._sample(*args, **kwargs)
         else:
             output = _plainly(self._runner, self._sample, *args, **kwargs)
-        places = sum(map(len, step.scheduled_spec_decode_tokens.values()))
-        prompts = step.total_num_scheduled_tokens - places - len(step.num_scheduled_tokens)
-        self._drafter.record(output, width, prompts)
+        drafted = sum(map(len, step.scheduled_spec_decode_tokens.values()))
+        prompt_tokens = step.total_num_scheduled_tokens - drafted - len(step.num_scheduled_tokens)
+        self._drafter.record(output, width, prompt_tokens)
         return output
 
 
 def _plainly(runner: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a method of the runner as it is without a drafter; its request states are the same in both."""
+    # Without these two settings vLLM skips the work for drafts; its request states are the same either way.
     config, overlapped = runner.speculative_config, runner.use_async_spec_decode
     runner.speculative_config, runner.use_async_spec_decode = None, False
     try:

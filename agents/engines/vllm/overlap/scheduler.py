@@ -1,7 +1,8 @@
-"""The scheduler of asynchronous steps with drafts: how long they may be, and whether a step has any.
+"""The scheduler of asynchronous steps with drafts: it decides whether a step has drafts, and how long they may be.
 
-It sees what each step took in every layout of processes, so the switch is here. A step without drafts is planned as the
-stock scheduler plans it, and the worker then runs it as the stock worker does (``modes``).
+The scheduler sees the duration of each step in every layout of processes, so the switch between steps with and
+without drafts is here. A step without drafts is planned as vLLM's own scheduler plans it, and the worker runs it as
+vLLM's own worker does (``ngram_interface``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from turntree.spec_tree.budget.draft_switch import DraftSwitch
 
 
 class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here
-    """vLLM's ``AsyncScheduler`` that plans places for drafts where they pay."""
+    """vLLM's ``AsyncScheduler`` that plans draft positions where they save time."""
 
     num_spec_tokens: int
 
@@ -27,20 +28,17 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         settings = DrafterSettings.from_additional_config(self.vllm_config.additional_config)
         self._longest: int = self.num_spec_tokens if settings.enabled else 0
         self._switch = DraftSwitch() if settings.adaptive else None
-        self._undrafted: set[str] = set()
-        """Requests that vLLM cannot draft for without waiting: it would need the drafts on the host at once."""
-        self._ended: float | None = None
-        """When the last step ended, on a monotonic clock; ``None`` once nothing was left to do."""
+        self._undrafted: set[str] = set()  #: requests whose drafts vLLM would need on the host at once
+        self._ended: float | None = None  #: end of the last step, monotonic seconds; ``None`` once no request is left
 
     def add_request(self, request: Any) -> None:
-        """As vLLM's."""
         super().add_request(request)
         if _needs_tokens(request):
             self._undrafted.add(request.request_id)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """As vLLM's, without the places that 0.28 gives a request that joins with one token left: nothing is drafted
-        for it, and the worker would not know how many of them its number of computed tokens counts."""
+        # vLLM 0.28 gives draft positions to a joining request with one token left. Nothing is drafted for it, and the
+        # worker could not tell how many of these positions its number of computed tokens includes.
         longest, self.num_spec_tokens = self.num_spec_tokens, 0
         try:
             return super().schedule(*args, **kwargs)
@@ -52,10 +50,10 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         width = draft_length(rows, self._longest)
         if width and self._switch is not None and not self._switch.wants(rows, now=time.perf_counter()):
             width = 0
-        scheduler_output.num_spec_tokens_to_schedule = width  # of the next step; the worker drafts as many
+        scheduler_output.num_spec_tokens_to_schedule = width  # for the next step; the worker drafts as many
         super()._update_after_schedule(scheduler_output)
         if len(self.running) > rows:
-            # The worker lets go of a request that has no token in a step: it joins again, as above.
+            # The worker drops a request without a token in this step; it joins again later, as in `schedule`.
             for request in self.running:
                 if request.request_id not in scheduler_output.num_scheduled_tokens:
                     request.spec_token_ids = []
@@ -64,7 +62,6 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
                 self.requests[name].spec_token_ids = []
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """As vLLM's."""
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._switch is not None:
             self._learn(self._switch, scheduler_output, outputs)
@@ -79,17 +76,18 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         if before is None or not rows:
             return
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        places = sum(map(len, drafts.values()))
+        draft_tokens = sum(map(len, drafts.values()))
         switch.observe(
             rows=rows,
-            emitted=sum(len(one.new_token_ids) for of in outputs.values() for one in of.outputs),
+            emitted=sum(len(output.new_token_ids) for client in outputs.values() for output in client.outputs),
             seconds=now - before,
             drafted=bool(drafts),
-            prompt_tokens=scheduler_output.total_num_scheduled_tokens - places - rows,
+            prompt_tokens=scheduler_output.total_num_scheduled_tokens - draft_tokens - rows,
         )
 
 
 def _needs_tokens(request: Any) -> bool:
+    # Penalties, bad words and grammars are computed on the host from the tokens before, drafts included.
     parameters = request.sampling_params
     return (
         parameters is None

@@ -17,7 +17,6 @@ STATE, TURN = DialogueState(exact=7, task="t"), [11, 12, 13, 14, 15, 16, 17, END
 
 
 def ints(*rows: Sequence[int], width: int = 40) -> np.ndarray:
-    """Rows of tokens, -1 behind each."""
     made = np.full((len(rows), width), -1, np.int32)
     for row, tokens in zip(made, rows, strict=True):
         row[: len(tokens)] = tokens
@@ -26,7 +25,7 @@ def ints(*rows: Sequence[int], width: int = 40) -> np.ndarray:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PlainTurn(DraftTurn):
-    """A turn as lists: the reference."""
+    """The reference: a turn as lists."""
 
     turn: ChainTurn
     over: bool = False
@@ -52,7 +51,7 @@ OWN = PlainTurn.own
 
 
 class PlainRows:
-    """``ChainRows`` over the lists of ``DraftingSession``, a row after the other."""
+    """The reference of ``ChainRows``: lists in a ``DraftingSession``, one row after the other."""
 
     def __init__(self, forest: SpecForest, longest: int) -> None:
         self.session, self.longest, self.count = DraftingSession(forest=forest), longest, 0
@@ -89,28 +88,28 @@ class PlainRows:
         live = [(b, turn) for b, turn, _ in took if not turn.over]
         if allowed is None or not live:
             return drafts
-        rooms = [max(0, min(self.longest, widths[b], turn.turn.most - turn.committed - 1)) for b, turn in live]
-        for place, (b, turn) in enumerate(live):
-            drafts[b] = turn.cut(turn.turn_drafted(min(rooms[place], most)))
+        depths = [max(0, min(self.longest, widths[b], turn.turn.most - turn.committed - 1)) for b, turn in live]
+        for index, (b, turn) in enumerate(live):
+            drafts[b] = turn.cut(turn.turn_drafted(min(depths[index], most)))
             most -= len(drafts[b])
-            rooms[place] = 0 if drafts[b] else rooms[place]
+            depths[index] = 0 if drafts[b] else depths[index]
         batch = self.session.draft(
             [turn for _, turn in live],
             max_nodes=self.longest,
-            room=rooms,
+            max_depths=depths,
             min_probability=allowed.min_probability,
             chain=True,
             total_nodes=allowed.nodes,
         )
-        for place, (b, turn) in enumerate(live):
-            begin, end = batch.offsets[place : place + 2]
+        for position, (b, turn) in enumerate(live):
+            begin, end = batch.offsets[position : position + 2]
             drafts[b] = drafts[b] or turn.cut(batch.tokens[begin:end].tolist())
             turn.drafted = len(drafts[b])
         return drafts
 
 
 class Play:
-    """Random turns of few states in a batch that changes: preempted, aborted, begun anew, over for a step already."""
+    """Random turns of few states in a changing batch: preempted, aborted, restarted, or over for a step already."""
 
     def __init__(self, seed: int, *, whole: bool, config: ForestConfig) -> None:
         self.rng = np.random.default_rng(seed)
@@ -118,8 +117,7 @@ class Play:
         self.mine, self.plain = SpecForest(config), SpecForest(config)
         self.rows, self.reference = ChainRows(self.mine, LONGEST), PlainRows(self.plain, LONGEST)
         self.templates = [[*self.rng.integers(4, 60, 15 + 5 * i).tolist(), END, 4, 5] for i in range(4)]
-        self.batch: list[tuple[int, PlainTurn, list[int]]] = []
-        """Slot, reference and script of each request."""
+        self.batch: list[tuple[int, PlainTurn, list[int]]] = []  #: slot, reference and script of each request
         self.drafts: dict[int, list[int]] = {}
         self.tokens = 0
 
@@ -211,7 +209,7 @@ def test_random_turns_are_read_and_drafted_as_one_by_one(whole: bool, most: int)
     assert np.array_equal(play.mine.weights["odds"], play.plain.weights["odds"])
 
 
-def test_a_reference_that_takes_what_is_sampled_behind_an_end_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_that_takes_tokens_sampled_after_an_end_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlainTurn, "own", lambda self, tokens: (OWN(self, tokens), tokens)[1])
     play = Play(1, whole=False, config=ForestConfig(end_tokens={END}))
     with pytest.raises(AssertionError):
@@ -227,11 +225,12 @@ def stepped(
     rows: ChainRows, slots: np.ndarray, *said: Sequence[int], allowed: Allowance | None = ALL
 ) -> list[list[int]]:
     drafts, counts = np.zeros((len(slots), LONGEST), np.int32), np.zeros(len(slots), np.int32)
-    rows.step(slots, ints(*said), allowed=allowed, drafts=drafts, counts=counts)
+    rows.read(slots, ints(*said))
+    rows.propose(slots, drafts, counts, allowed=allowed)
     return [draft[:count].tolist() for draft, count in zip(drafts, counts, strict=True)]
 
 
-def test_what_is_sampled_behind_a_turns_end_belongs_to_no_turn() -> None:
+def test_tokens_sampled_after_a_turns_end_belong_to_no_turn() -> None:
     forest = SpecForest()
     rows = ChainRows(forest, LONGEST)
     slots = begun(rows)
@@ -254,7 +253,7 @@ def test_a_store_that_was_cleared_knows_no_turns_any_more() -> None:
         stepped(rows, slots, TURN[2:3])
 
 
-def test_more_turns_longer_ones_and_more_drafts_than_there_was_room_for() -> None:
+def test_tables_grow_for_more_turns_longer_turns_and_more_drafts() -> None:
     forest = SpecForest()
     rows = ChainRows(forest, LONGEST)
     turn_draft = list(range(100, 400))
@@ -272,7 +271,7 @@ def test_more_turns_longer_ones_and_more_drafts_than_there_was_room_for() -> Non
 
 
 def test_threads_that_share_a_batch_draft_what_one_does() -> None:
-    """Turns of many tokens, so that the first of the threads has not done all before the others come."""
+    # Turns of many tokens, so that the first thread is not done before the others arrive.
     rng = np.random.default_rng(0)
     turns = rng.integers(4, 30, (40, 120)).tolist()
     made, tried = [], []

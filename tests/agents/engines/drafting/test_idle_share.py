@@ -1,5 +1,3 @@
-"""The share of an engine's time in which its device waits for drafts, on a clock that drafts and passes alone move."""
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -58,7 +56,7 @@ def local(clock: Clock) -> tuple[float, float]:
 
 
 class Late:
-    """A thread that does nothing until somebody waits for it."""
+    """A thread pool that does nothing until somebody waits."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -68,7 +66,7 @@ class Late:
 
 
 class Soon(Late):
-    """One that is through before anybody waits."""
+    """A thread pool that is done before anybody waits."""
 
     def submit(self, *call: Any) -> Any:
         partial(*call)()
@@ -107,7 +105,7 @@ def sglang(clock: Clock) -> tuple[float, float]:
     return trees.counts.idle_seconds, trees.counts.seconds
 
 
-def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(clock, monkeypatch):
+def test_drafts_made_during_vllms_own_work_keep_no_device_waiting(clock, monkeypatch):
     monkeypatch.setattr(drafter, "ThreadPoolExecutor", Soon)
     idle, seconds = vllm(clock)
     assert seconds >= STEPS * (DRAFT + PASS)
@@ -115,7 +113,7 @@ def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(clock
 
 
 @pytest.mark.parametrize("engine", [local, vllm, sglang])
-def test_the_device_waits_while_drafts_are_made_and_not_while_nobody_asks(clock, engine, monkeypatch):
+def test_the_device_waits_while_drafts_are_made_and_not_while_the_engine_is_idle(clock, engine, monkeypatch):
     monkeypatch.setattr(drafter, "ThreadPoolExecutor", Late)
     idle, seconds = engine(clock)
     assert seconds >= STEPS * (DRAFT + PASS)

@@ -1,8 +1,3 @@
-"""The kernel of the race: in Triton's interpreter, compiled for a GPU that is not here, and on one where there is one.
-
-Triton decides once, when it is first imported, whether it interprets; so that runs in a process of its own.
-"""
-
 import json
 import os
 import re
@@ -25,6 +20,8 @@ DIFFERING = ("clocks_with_other_bits", "other_tokens_of_probabilities", "other_t
 
 
 FAULTS = ("FIRST += 2", "LN2 += 1e-14")
+#: the benchmark in forks of one process that has done the slow imports, each after one more line of code. Triton
+#: decides at its first import whether it interprets, hence the extra process
 PROGRAM = """
 import os, sys
 import torch, triton.language
@@ -38,12 +35,10 @@ for number, patch in enumerate(patches):
         race_kernel.main()
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
-"""The benchmark in forks of one process that has imported what takes longest, each after another line of code."""
 
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
-    """What the benchmark finds, without a fault and with each."""
     folder = tmp_path_factory.mktemp("found")
     patches = ["", *(f"from turntree.agents.engines.drafting import noise; noise.{fault}" for fault in FAULTS)]
     words = ("-W", "ignore", "-c", PROGRAM, str(BENCHMARK.parent), str(folder), *patches)
@@ -68,7 +63,6 @@ def test_other_noise_is_noticed(interpreted: dict[str, dict[str, int]], fault: s
 
 
 def compiled(*, values: str, logits: bool, fuse: bool = False) -> str:
-    """PTX for an H100."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -91,7 +85,7 @@ def test_compiled_for_a_gpu_the_noise_is_of_double_precision_and_nothing_in_it_i
 
 
 def test_a_compiler_that_fuses_is_noticed() -> None:
-    """Control: what Triton does unless it is told not to."""
+    """Control: Triton's default."""
     assert "fma.rn.f64" in compiled(values="*fp32", logits=False, fuse=True)
 
 
@@ -105,14 +99,14 @@ def test_on_a_gpu_it_draws_the_tokens_of_the_cpu_with_one_launch() -> None:
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(rng.normal(scale=3, size=(64, 151_936))).float()
     seeds, positions = rng.integers(1 << 63, size=64).astype(np.uint64), rng.integers(1000, size=64)
-    law = logits.softmax(-1)
-    wanted = race(law, seeds, positions)
+    distribution = logits.softmax(-1)
+    wanted = race(distribution, seeds, positions)
     on = [torch.from_numpy(one).cuda() for one in (seeds.view(np.int64), positions)]
-    race_kernel.race_rows(law.cuda(), *on, logits=False)
+    race_kernel.race_rows(distribution.cuda(), *on, logits=False)
     with torch.profiler.profile() as profile:
-        drawn = race_kernel.race_rows(law.cuda(), *on, logits=False)
+        drawn = race_kernel.race_rows(distribution.cuda(), *on, logits=False)
         torch.cuda.synchronize()
     assert sum("_race" in event.name for event in profile.events() if event.device_type.name == "CUDA") == 1
     assert torch.equal(drawn.cpu(), wanted)
-    assert torch.equal(race(law.cuda(), seeds, positions).cpu(), wanted)
+    assert torch.equal(race(distribution.cuda(), seeds, positions).cpu(), wanted)
     assert (race_of_logits(logits.cuda(), seeds, positions).cpu() == wanted).float().mean() > 0.98

@@ -17,11 +17,11 @@ def begun(session: DraftingSession, turns: int = 1, **fields: object) -> list[Dr
 
 
 def drafted(session: DraftingSession, turns: list[DraftTurn], **limits: int) -> list[int]:
-    batch = session.draft(turns, max_nodes=8, room=[8] * len(turns), min_probability=0.0, chain=True, **limits)
+    batch = session.draft(turns, max_nodes=8, max_depths=[8] * len(turns), min_probability=0.0, chain=True, **limits)
     return batch.tokens.tolist()
 
 
-def test_the_store_hears_each_token_once_and_drafts_it_for_others_until_the_turn_is_over():
+def test_the_store_receives_each_token_once_and_drafts_it_for_other_turns_until_the_turn_ends():
     session = DraftingSession(forest=SpecForest(ForestConfig()))
     (first,) = begun(session)
     for begin in (0, 2):
@@ -46,7 +46,7 @@ def test_the_store_hears_each_token_once_and_drafts_it_for_others_until_the_turn
     assert session.forest.stats().accepted == 1
 
 
-def test_a_draft_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_a_store():
+def test_a_draft_continues_while_it_is_accepted_and_is_dropped_then_also_without_a_store():
     session = DraftingSession(forest=None)
     (turn,) = begun(session, turn_draft=SPEECH)
     assert (turn.turn_drafted(2), turn.turn_drafted(-1), drafted(session, [turn])) == (SPEECH[:2], [], [])
@@ -56,25 +56,25 @@ def test_a_draft_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_
     assert (turn.turn_drafted(9), turn.committed) == ([], 4)
 
 
-def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_all_before_it_drafts(monkeypatch):
+def test_while_nothing_is_drafted_the_store_receives_many_steps_at_once_and_all_before_it_drafts(monkeypatch):
     forest = SpecForest(ForestConfig())
-    session, told, commit = DraftingSession(forest=forest), [], forest.commit
-    monkeypatch.setattr(forest, "commit", lambda turns, said: (told.append(said), commit(turns, said)))
+    session, commits, commit = DraftingSession(forest=forest), [], forest.commit
+    monkeypatch.setattr(forest, "commit", lambda turns, said: (commits.append(said), commit(turns, said)))
     first, second = begun(session, 2)
     for token in range(100, 120):
         assert drafted(session, [first, second], total_nodes=0) == []
         session.commit([first, second], [[token], [token + 50]])
-    assert told == [[list(range(100, 117)), list(range(150, 167))]]
+    assert commits == [[list(range(100, 117)), list(range(150, 167))]]
     (third,) = begun(session)
     session.commit([third], [list(range(150, 164))])
     assert drafted(session, [third]) == list(range(164, 170))
-    assert (len(told), forest.stats().committed) == (2, 54)
+    assert (len(commits), forest.stats().committed) == (2, 54)
     session.commit([second], [[9]])
     session.commit([second], [[10]])
     session.end([first], keep=True)
-    assert (len(told), session.counts.tokens) == (3, 56)
+    assert (len(commits), session.counts.tokens) == (3, 56)
     session.end([second], keep=True)
-    assert told[-1] == [[10]]
+    assert commits[-1] == [[10]]
     session.end([third], keep=False)
     assert turns_in(forest.tree(STATE)) == {tuple(range(100, 120)): 1, (*range(150, 170), 9, 10): 1}
 
@@ -83,7 +83,7 @@ def test_trees_with_tokens_beyond_the_vocabulary_are_not_drafted() -> None:
     forest = SpecForest()
     states = [DialogueState(exact=number, env=str(number)) for number in (1, 2, 3)]
     forest.insert_all(states, [[1, 2], [3, 2**31 - 1], [4, 5]])
-    draft = forest.draft(forest.begin(states), max_nodes=4, room=[4] * 3)
+    draft = forest.draft(forest.begin(states), max_nodes=4, max_depths=[4] * 3)
     kept = within(draft, 10)
     assert (kept.tokens.tolist(), kept.offsets.tolist()) == ([1, 2, 4, 5], [0, 2, 2, 4])
     assert within(draft, 2**31).tokens.tolist() == [1, 2, 3, 2**31 - 1, 4, 5]
@@ -100,7 +100,7 @@ def test_drafts_are_shorter_the_more_requests_run_and_never_longer_than_the_engi
 @pytest.mark.parametrize(
     ("rows", "lengths", "most", "length"),
     [
-        (8, [7, 1], 256, 8),  # all places are free
+        (8, [7, 1], 256, 8),  # padding is free
         (8, [3], 256, 4),
         (8, [7, 1], 60, 4),
         (8, [], 256, 0),

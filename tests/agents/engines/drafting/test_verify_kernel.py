@@ -1,5 +1,3 @@
-"""The fused draws and verification: in Triton's interpreter, compiled for a GPU that is not here, and on one."""
-
 import json
 import os
 from pathlib import Path
@@ -18,21 +16,19 @@ from turntree.agents.engines.drafting import verify_kernel
 
 pytestmark = [pytest.mark.sglang, pytest.mark.once]
 KERNELS = (verify_kernel._draw, verify_kernel._merge, verify_kernel._match)
-OFF_BY = 4e-6
-"""Most that a log-probability may differ: four units in the last place of the largest here."""
+OFF_BY = 4e-6  #: maximum difference of a log-probability: four units in the last position of the largest one here
 
 
 ONE_PROGRAM = "from turntree.agents.engines.drafting import verify_kernel; verify_kernel.PROGRAMS = 1"
+#: faults, each with the figure that must differ
 FAULTS = {
     "from turntree.agents.engines.drafting import noise; noise.FIRST += 2": "other_tokens",
     "import fused_draws; fused_draws.GREEDY = 0.8": "other_ranks",
     "import fused_draws; fused_draws.NONE = -2": "other_kept",
 }
-"""Faults, each with what must differ then."""
 
 
 def compared(*codes: str, device: str = "cpu") -> dict[str, dict[str, float]]:
-    """What differs, by the code that is run before."""
     program = Path(compared_draws.__file__)
     mode = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
     run = python("-W", "ignore", str(program), device, *codes, env={**os.environ, **mode})
@@ -67,7 +63,6 @@ def test_other_noise_and_another_end_are_noticed(interpreted: dict[str, Any], fa
 
 
 def compiled(values: str) -> str:
-    """PTX of the draws for an H100, of logits whose rows begin at multiples of 16."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -75,9 +70,9 @@ def compiled(values: str) -> str:
     pointers = {"parts": "*fp64", "rows": "*i64", "ends": "*i32", "positions": "*i64", "indices": "*i32"}
     numbers = dict.fromkeys(("shift", "count", "all_rows", "drafted", "split", "length", "stride", "size"), "i32")
     types = {"values": values, **pointers, **numbers, "BLOCK": "constexpr"}
-    places: Any = {name: (place,) for place, name in enumerate(types)}
-    aligned = {places[name]: [["tt.divisibility", 16]] for name in ("values", "stride", "size")}
-    source = ASTSource(verify_kernel._draw, types, {places["BLOCK"]: verify_kernel.BLOCK}, aligned)
+    positions: Any = {name: (position,) for position, name in enumerate(types)}
+    aligned = {positions[name]: [["tt.divisibility", 16]] for name in ("values", "stride", "size")}
+    source = ASTSource(verify_kernel._draw, types, {positions["BLOCK"]: verify_kernel.BLOCK}, aligned)
     options = {"num_warps": 8, "enable_fp_fusion": False}
     return str(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
 
@@ -90,9 +85,9 @@ def test_compiled_for_a_gpu_they_divide_as_exactly_as_vllm_and_read_16_bytes_at_
     assert "ld.global.v4.b32" in ptx
 
 
-def test_what_changes_from_step_to_step_compiles_nothing_anew() -> None:
-    """Triton compiles once for each set of numbers that are 1 or divisible by 16 and of aligned tensors, unless told
-    not to look; only what a model's logits have in every step may be looked at."""
+def test_arguments_that_change_between_steps_recompile_nothing() -> None:
+    # Unless told otherwise, Triton compiles once per pattern of arguments that are 1 or divisible by 16 and of aligned
+    # tensors. Only what is the same in every step of a model may be specialised.
     looked_at = {
         parameter.name
         for kernel in KERNELS
@@ -112,16 +107,15 @@ def test_on_a_gpu_they_do_the_same_and_compile_nothing_after_the_warm_up() -> No
     for requests in (1, 16, 33):
         ends = torch.arange(2, 2 * requests + 1, 2, dtype=torch.int32, device="cuda")
         rows = torch.zeros((3, requests), dtype=torch.int64, device="cuda")
-        places = torch.zeros(64, dtype=torch.int64, device="cuda")
+        positions = torch.zeros(64, dtype=torch.int64, device="cuda")
         indices = torch.arange(64, dtype=torch.int32, device="cuda")
         count = min(64, 2 * requests)
         ends = ends.clamp(max=count)
-        found = verify_kernel.draw_rows(logits[:count], rows, places, indices, ends=ends, width=2)
+        found = verify_kernel.draw_rows(logits[:count], rows, positions, indices, ends=ends, width=2)
         verify_kernel.match_rows(found, found[0, 1:], ends, 2)
-        verify_kernel.draw_rows(logits[:requests], rows, places, indices[1:], shift=-1)
+        verify_kernel.draw_rows(logits[:requests], rows, positions, indices[1:], shift=-1)
     assert variants() == before
 
 
 def variants() -> int:
-    """Compiled ones of both kernels, on this device."""
     return sum(len(caches[0]) for kernel in KERNELS for caches in kernel.device_caches.values())

@@ -19,7 +19,6 @@ TREE = Speculation(max_nodes=8, max_depth=6, min_probability=0.0, adaptive=False
 
 
 def before_step(core: EngineCore, number: int, action) -> None:
-    """Run ``action`` before the core's step of that number, counted from 0."""
     step, taken = core.step, itertools.count()
 
     def hooked() -> None:
@@ -39,7 +38,7 @@ def test_logprobs_are_the_models_at_the_sampling_temperature(model, prompts):
 
 
 def test_keys_of_accepted_branches_are_moved_into_place(prompts, monkeypatch):
-    """Control of the exactness tests: without the move, a tree's second child leaves its sibling's keys behind."""
+    """Control of the exactness tests: without the move, a second child uses its sibling's keys."""
     model, sampling = tiny_llama(sharpness=2.0), Sampling(max_tokens=16)
     plain = run_core(model, prompts, sampling)
     monkeypatch.setattr(SlotCache, "move", lambda *_: None)
@@ -70,15 +69,14 @@ def test_samples_of_one_prompt_and_turns_of_one_dialogue_share_keys_and_values(m
 
 
 def test_a_prefix_is_shared_although_the_turn_that_computed_it_has_ended_in_the_same_step(model, prompts):
-    """The slots of the others are given to them before it ends."""
     first, *others = run_core(model, [prompts[3]] * 5, Sampling(max_tokens=1))
     assert [t.cached_tokens for t in (first, *others)] == [0] + [len(prompts[3]) - 1] * 4
-    law = laws_along(model, prompts[3], [], Sampling())[0]
-    assert [np.exp(t.logprobs[0]) for t in others] == pytest.approx([law[t.token_ids[0]] for t in others], abs=1e-9)
+    p = laws_along(model, prompts[3], [], Sampling())[0]
+    assert [np.exp(t.logprobs[0]) for t in others] == pytest.approx([p[t.token_ids[0]] for t in others], abs=1e-9)
 
 
 def test_reused_keys_matter(model, prompts):
-    """Control of the test above: damaged keys show in what the next turn says."""
+    """Control of the test above: damaged keys change the next turn."""
     core = EngineCore(Policy(model), LocalEngineConfig(max_context=128, speculation=None), None)
     first = run_core(model, [prompts[3]], GREEDY, core=core)[0]
     with torch.inference_mode():
@@ -118,7 +116,7 @@ def test_a_wrong_weight_is_named_with_its_nearest_neighbour():
         policy.update([(name, torch.zeros(3))])
 
 
-def test_an_aborted_request_gives_its_slot_and_its_place_in_the_store_back(prompts):
+def test_an_aborted_request_gives_its_slot_and_its_handle_back(prompts):
     forest = AdversarialForest(32)
     core = EngineCore(Policy(tiny_llama()), LocalEngineConfig(max_batch=2, max_context=128, speculation=TREE), forest)
     before_step(core, 4, core.abort_all)
@@ -131,8 +129,6 @@ def test_an_aborted_request_gives_its_slot_and_its_place_in_the_store_back(promp
 
 
 class Listening(SpecForest):
-    """Remembers what it was told of turns that begin."""
-
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[list[int]] = []

@@ -21,7 +21,7 @@ LONG = list(range(2, 30))
 
 
 def play(model: torch.nn.Module, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
-    """Turns drawn in every way, from trees at random places and the callers' own drafts."""
+    """Draw turns in every way, from trees at random positions and callers' drafts."""
     many = [prompts[i % len(prompts)] for i in range(len(KINDS))]
     return run_core(
         model, many, lambda i: KINDS[i], forest=AdversarialForest(32), speculation=TREES, max_batch=6, dtype="float64",
@@ -30,7 +30,7 @@ def play(model: torch.nn.Module, prompts: Sequence[Sequence[int]], **settings: A
 
 
 def score(core: EngineCore, prompt: Sequence[int], tokens: Sequence[int]) -> Scores:
-    """Scores of tokens, while another turn is drawn."""
+    """Score tokens while another turn is drawn."""
     done: list[Scores] = []
     how = {"prompt": list(prompt), "seed": 0, "state": DialogueState.from_tokens(prompt), "turn_draft": list(tokens)}
     how["sampling"] = Sampling(top_p=0.9, top_logprobs=3, max_tokens=20)
@@ -42,7 +42,7 @@ def score(core: EngineCore, prompt: Sequence[int], tokens: Sequence[int]) -> Sco
 
 
 def test_a_device_says_what_the_cpu_says(prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nodes on the walk alone are drawn at; an engine that sleeps, below, draws at all."""
+    # Draws only at the nodes of the walk; the test of a sleeping engine below draws at all nodes.
     monkeypatch.setattr(sampling, "EAGER", 0)
     wanted = play(tiny_llama(), prompts)
     with pretended_device():
@@ -75,7 +75,7 @@ def test_logits_of_half_precision_are_drawn_from_in_single_precision(prompts: li
     ids=["operands", "indices", "numpy"],
 )
 def test_what_does_not_lie_on_the_device_is_noticed(mixes: Any) -> None:
-    """Control: the device of these tests refuses tensors of the CPU."""
+    """Control: the pretended device refuses CPU tensors."""
     with pretended_device(), pytest.raises(RuntimeError, match=r"same device|numpy"):
         mixes(tiny_llama().model.norm.weight.to(DEVICE))
 
@@ -85,7 +85,7 @@ def weights_on_device(core: EngineCore) -> bool:
     return kind is OnDevice
 
 
-def test_an_engine_that_sleeps_holds_nothing_on_the_device_and_goes_on_where_it_was(prompts: list[list[int]]) -> None:
+def test_an_engine_that_sleeps_holds_nothing_on_the_device_and_resumes_where_it_was(prompts: list[list[int]]) -> None:
     wanted = play(tiny_llama(), prompts)
     with pretended_device():
         core = EngineCore(
@@ -126,18 +126,18 @@ def test_a_turn_that_an_engine_falls_asleep_over_is_finished_when_it_wakes(promp
 def test_keys_and_values_fit_into_the_memory_that_is_given(prompts: list[list[int]]) -> None:
     policy = Policy(tiny_llama())
     assert policy.token_bytes() == 2 * 2 * 2 * 8 * 8  # keys and values, layers, key heads, their size, bytes of float64
-    room = policy.weight_bytes + 7 * 136 * policy.token_bytes()
-    config = LocalEngineConfig(max_context=128, dtype="float64", max_batch=4, memory_bytes=room)
+    memory = policy.weight_bytes + 7 * 136 * policy.token_bytes()
+    config = LocalEngineConfig(max_context=128, dtype="float64", max_batch=4, memory_bytes=memory)
     with LocalEngine(policy, config=config) as engine:
         assert (engine.config.max_batch, engine.config.parked_slots) == (4, 3)
-    assert replace(config, memory_bytes=room // 2).fitted(weights=0, token=room // (136 * 6)).slots == 3
+    assert replace(config, memory_bytes=memory // 2).fitted(weights=0, token=memory // (136 * 6)).slots == 3
     with pytest.raises(ValueError, match="give the engine more memory"):
         LocalEngine(policy, config=replace(config, memory_bytes=policy.weight_bytes))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_named(tmp_path: Any) -> None:
-    with pytest.raises(ValueError, match=r"device=cuda was asked for, .* sees no GPU .*; use device=cpu or auto"):
+    with pytest.raises(ValueError, match=r"device=cuda needs a GPU, .* sees none .*; use device=cpu or auto"):
         Policy.load(tmp_path, dtype="float32", device="cuda")
 
 

@@ -18,7 +18,7 @@ TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2
 
 
 def ways(draft: DraftBatch) -> list[set[tuple[int, ...]]]:
-    """The paths to the nodes of each row; siblings that are alike would be lost."""
+    """Return the paths to the nodes of each row; equal siblings would collapse."""
     rows = rows_of(draft)
     assert all(node.depth == len(path) for row in rows for node, path in zip(row, paths(row), strict=True))
     assert all(len(set(paths(row))) == len(row) for row in rows)
@@ -53,7 +53,9 @@ def test_a_right_draft_takes_one_pass_a_chunk(model, prompts, chunk):
     replayed = run_core(model, prompts, LONG, turn_drafts=lambda i: plain[i].token_ids, prefill_chunk=chunk)
     assert same_turns(replayed, plain)
     assert {t.draft.verify_steps for t in replayed} == {-(-40 // (chunk + 1))}
-    assert {t.accepted for t in replayed} == {tuple(place < 39 and place % (chunk + 1) != chunk for place in range(40))}
+    assert {t.accepted for t in replayed} == {
+        tuple(position < 39 and position % (chunk + 1) != chunk for position in range(40))
+    }
 
 
 def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(model, prompts):
@@ -88,7 +90,7 @@ def test_drafts_bounded_in_logits_are_still_verified_whole(prompts, monkeypatch)
     assert max(t.draft.verify_steps for t in replayed) == -(-40 // 6)
 
 
-def test_a_draft_respects_the_room_of_the_turn_and_of_the_context(model, prompts):
+def test_a_draft_respects_the_limits_of_the_turn_and_of_the_context(model, prompts):
     how = Sampling(max_tokens=99)
     plain = run_core(model, prompts[:4], how, max_context=40)
     cut = run_core(model, prompts[:4], how, max_context=40, turn_drafts=lambda i: [*plain[i].token_ids, 1, 2, 3])
@@ -97,7 +99,7 @@ def test_a_draft_respects_the_room_of_the_turn_and_of_the_context(model, prompts
     assert [t.token_ids for t in short] == [t.token_ids[:3] for t in plain]
 
 
-async def test_the_engine_ignores_what_a_draft_has_behind_its_stop_token(engine, prompts):
+async def test_the_engine_ignores_draft_tokens_after_a_stop_token(engine, prompts):
     free = await engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=20, seed=3)))
     stop = free.token_ids[6]
     how = Sampling(max_tokens=20, seed=3, stop_token_ids=(stop,))
@@ -111,7 +113,7 @@ async def test_the_engine_ignores_what_a_draft_has_behind_its_stop_token(engine,
 async def test_a_draft_of_unknown_tokens_is_refused(engine, prompts):
     with pytest.raises(ValueError, match="the draft holds token 32, the model knows 0 to 31"):
         await engine.generate(TurnRequest(prompts[0], Sampling(), draft=[1, 32]))
-    with pytest.raises(ValueError, match="33 most probable tokens are wanted"):
+    with pytest.raises(ValueError, match="top_logprobs is 33"):
         await engine.generate(TurnRequest(prompts[0], Sampling(top_logprobs=33)))
 
 
@@ -133,7 +135,7 @@ def test_an_aborted_replay_keeps_what_was_verified(model, prompts):
 
 
 def test_a_replay_under_new_weights_says_what_the_new_policy_says(prompts):
-    """Seeded replay: most of a stored turn survives a small update, and what is said is exactly plain decoding."""
+    # Most of a stored turn survives a small update, and the output is exactly plain decoding.
     old, new = tiny_llama(sharpness=2.0), tiny_llama(sharpness=2.0)
     with torch.no_grad():
         for parameter in new.parameters():
@@ -147,7 +149,7 @@ def test_a_replay_under_new_weights_says_what_the_new_policy_says(prompts):
 
 
 def test_a_turn_of_another_seed_replays_worse(prompts):
-    """Control of the test above: it is the shared noise that keeps prefixes."""
+    """Control of the test above: the shared noise keeps prefixes."""
     model = tiny_llama(sharpness=1.5)
     same = run_core(model, prompts, lambda i: Sampling(max_tokens=40, seed=i))
     other = run_core(model, prompts, lambda i: Sampling(max_tokens=40, seed=100 + i))

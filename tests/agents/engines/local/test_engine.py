@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -45,7 +46,7 @@ async def test_weights_arrive_while_turns_are_running(engine, prompts):
 
 
 class Held(Policy):
-    """Computes ``left`` steps, and goes on when ``free`` is set."""
+    """A policy that computes ``left`` steps, then waits for ``free``."""
 
     left = 1 << 30
 
@@ -98,14 +99,13 @@ async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(model, pr
 
 
 def unholdable(**fields):
-    """A sampling that torch cannot hold, which checks let through."""
+    """Return a sampling that passes the checks, but that torch cannot hold."""
     sampling = Sampling(**fields)
     object.__setattr__(sampling, "top_k", 1 << 63)
     return sampling
 
 
 async def beside_one_that_fails(engine, prompts, sampling):
-    """Six turns and the scores of a text, and what became of a request among them."""
     odd = asyncio.create_task(engine.generate(TurnRequest(prompts[0], sampling)))
     turns = [engine.generate(TurnRequest(prompts[n % 2], Sampling(max_tokens=6, seed=n))) for n in range(6)]
     *turns, scores = await asyncio.gather(
@@ -134,7 +134,7 @@ async def test_a_pass_that_is_not_gone_through_again_fails_them_all(prompts, mon
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"), [*table(__file__, "bad_prompts"), ([1] * 128, "max_context is 128: no room")]
+    ("prompt", "message"), [*table(__file__, "bad_prompts"), ([1] * 128, "max_context is 128: no token")]
 )
 async def test_a_bad_prompt_is_refused_with_the_reason(engine, prompt, message):
     with pytest.raises(ValueError, match=message):
@@ -186,10 +186,61 @@ async def test_a_store_given_to_an_engine_is_of_its_tokenizer_and_drafts_no_toke
         with pytest.raises(ValueError, match=f"from 0 to {engine.vocabulary - 1}, got 2147483647"):
             forest.insert(state, [2**31 - 1])
     poisoned = SpecForest()
-    for place in range(12):
-        poisoned.insert(state, [*turn.token_ids[:place], 2**31 - 1, 5])
+    for position in range(12):
+        poisoned.insert(state, [*turn.token_ids[:position], 2**31 - 1, 5])
     with LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=poisoned) as engine:
         again = await engine.generate(TurnRequest(prompts[0], how, state=state))
     assert again.token_ids == turn.token_ids
     with pytest.raises(ValueError, match=f"expected turns of the tokenizer {forest.config.tokenizer}, got those of x;"):
         LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=SpecForest(ForestConfig(tokenizer="x")))
+
+
+PROMPT = (3, 1, 4, 1, 5)
+SAMPLING = Sampling(max_tokens=24, seed=7)
+
+
+def sampled(engine: LocalEngine, request: TurnRequest):
+    return asyncio.run(engine.generate(request))
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_the_tokens_shown_are_those_of_the_turn(model, drafted):
+    speculation = Speculation(adaptive=False, min_probability=0.0) if drafted else None
+    with LocalEngine(model, config=replace(CONFIG, speculation=speculation)) as engine:
+        plain = sampled(engine, TurnRequest(PROMPT, SAMPLING))
+        shown: list[Sequence[int]] = []
+        request = TurnRequest(PROMPT, SAMPLING, watch=lambda tokens: shown.append(tokens) or False)
+        watched = sampled(engine, replace(request, draft=plain.token_ids if drafted else ()))
+    assert watched.token_ids == plain.token_ids
+    assert [token for tokens in shown for token in tokens] == list(plain.token_ids)
+    assert len(shown) == watched.draft.verify_steps
+    assert (max(map(len, shown)) > 1) == drafted
+
+
+def test_a_watcher_ends_the_turn_after_the_tokens_that_it_has_seen(engine):
+    plain = sampled(engine, TurnRequest(PROMPT, SAMPLING))
+    seen: list[int] = []
+
+    def watch(tokens: Sequence[int]) -> bool:
+        seen.extend(tokens)
+        return len(seen) >= 5
+
+    done = sampled(engine, TurnRequest(PROMPT, SAMPLING, watch=watch))
+    assert done.finish_reason is FinishReason.STOP
+    assert list(done.token_ids) == seen
+    assert done.token_ids == plain.token_ids[: len(seen)]
+    assert len(seen) < len(plain.token_ids)
+    assert sampled(engine, TurnRequest(PROMPT, SAMPLING)).token_ids == plain.token_ids
+
+
+async def test_a_watcher_that_raises_loses_its_own_turn_alone(engine):
+    def watch(tokens: Sequence[int]) -> bool:
+        raise OSError("nobody looks any more")
+
+    broken, whole = await asyncio.gather(
+        engine.generate(TurnRequest(PROMPT, SAMPLING, watch=watch)),
+        engine.generate(TurnRequest(PROMPT, SAMPLING)),
+        return_exceptions=True,
+    )
+    assert "nobody looks" in str(broken)
+    assert len(whole.token_ids) == SAMPLING.max_tokens

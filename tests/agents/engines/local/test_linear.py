@@ -1,5 +1,3 @@
-"""Large linear layers of a policy on the CPU: the same laws, and weights that follow every update."""
-
 import copy
 
 import numpy as np
@@ -8,10 +6,14 @@ import torch
 from cores import run_core
 from plain_decoding import laws_along
 from tiny_llama import random_llama
+from torch import nn
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from turntree.agents.engines.local import LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
-from turntree.agents.engines.local.forward.linear import BLOCKED, Blocked, block
+from turntree.agents.engines.local.forward.linear import BLOCKED, Blocked, RmsNorm, block, join_norms
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.protocol import Sampling
 
@@ -22,7 +24,7 @@ MKLDNN = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="th
 
 
 def wide_llama(*, seed: int = 0, tied: bool = False, **more: bool):
-    """A Llama whose layers are blocked but for the last of an MLP; its laws are neither flat nor certain."""
+    """Return a Llama whose layers are blocked, except the last one of an MLP; neither flat nor certain."""
     fields = {"hidden_size": WIDTH, "intermediate_size": 300, "num_attention_heads": 5, "num_key_value_heads": 1}
     fields |= {"tie_word_embeddings": tied, "max_position_embeddings": 128, **more}
     model = random_llama(330, seed=seed, **fields).eval()
@@ -38,13 +40,13 @@ def core_of(model) -> EngineCore:
 def assert_speaks_as(core: EngineCore, model) -> None:
     turns = run_core(core.policy.model, PROMPTS, SAMPLING, core=core)
     for prompt, turn in zip(PROMPTS, turns, strict=True):
-        law = laws_along(model, prompt, turn.token_ids, SAMPLING)
-        np.testing.assert_allclose(turn.logprobs, np.log(law[range(6), list(turn.token_ids)]), atol=2e-3)
+        distribution = laws_along(model, prompt, turn.token_ids, SAMPLING)
+        np.testing.assert_allclose(turn.logprobs, np.log(distribution[range(6), list(turn.token_ids)]), atol=2e-3)
 
 
 @MKLDNN
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_wide_policy_has_the_models_laws_before_and_after_an_update(tied):
+def test_a_wide_policy_has_the_models_distributions_before_and_after_an_update(tied):
     old, new = wide_llama(tied=tied), wide_llama(seed=1, tied=tied)
     core = core_of(old)
     kinds = {type(module) for module in core.policy.model.modules()}
@@ -90,7 +92,7 @@ def test_what_is_left_of_a_dense_weight_cannot_be_taken_for_it():
 
 @MKLDNN
 def test_no_weight_stays_where_the_models_file_is_mapped():
-    """Where one did, all pages of the file would stay in memory with it."""
+    # One such weight would keep all pages of the file in memory.
     model = wide_llama(tied=True)
     mapped = [weight.untyped_storage() for weight in model.parameters()]  # alive: nothing else lies there
     kept = {name: weight.clone() for name, weight in model.named_parameters()}
@@ -104,7 +106,7 @@ def test_no_weight_stays_where_the_models_file_is_mapped():
 @MKLDNN
 @pytest.mark.parametrize("bias", [False, True])
 def test_layers_of_the_same_rows_are_one_product_of_them_unless_they_have_biases(bias):
-    """Those of keys and values, and each gate by itself, would be too small for blocks."""
+    # Keys, values and each gate alone would be too small for blocks.
     layers = wide_llama(attention_bias=bias, mlp_bias=bias).model.layers[0]
     for module, names in [(layers.self_attn, ["q_proj", "k_proj", "v_proj"]), (layers.mlp, ["gate_proj", "up_proj"])]:
         for name in names if bias else ():
@@ -143,3 +145,50 @@ def blocked(layer: torch.nn.Linear) -> Blocked:
     block(model)
     assert isinstance(model[0], Blocked)
     return model[0]
+
+
+class Centred(nn.Module):
+    """A different norm with the same attribute names."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.ones(size)), 1e-6
+
+    def forward(self, rows):
+        return nn.functional.layer_norm(rows, self.weight.shape, self.weight, eps=self.variance_epsilon)
+
+
+@pytest.mark.parametrize("size", [8, 576])
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, Qwen3RMSNorm])
+@torch.inference_mode()
+def test_a_norm_by_the_loop_is_the_models_and_of_a_row_alone(kind, size):
+    old = kind(size, 1e-5).requires_grad_(False)
+    model = nn.Sequential(old)
+    join_norms(model)
+    assert isinstance(model[0], RmsNorm)
+    assert model[0].weight is old.weight
+    old.weight.copy_(torch.rand(size) + 0.5)  # as an update does
+    rows = torch.randn(1, 300, 2, size) * torch.logspace(-6, 3, 300)[:, None, None]
+    for some in (rows, rows[:, :, 1], rows[:, :0], torch.zeros(1, size)):
+        torch.testing.assert_close(model(some), old(some), rtol=1e-5, atol=1e-7)
+    assert torch.equal(model(rows[:, 7:9]), model(rows)[:, 7:9])
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@torch.inference_mode()
+def test_what_is_no_number_stays_none(value):
+    old = LlamaRMSNorm(16).requires_grad_(False)
+    model = nn.Sequential(old)
+    join_norms(model)
+    rows = torch.ones(1, 16)
+    rows[0, 3] = value
+    torch.testing.assert_close(model(rows), old(rows), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "norm", [Centred(64), Gemma3RMSNorm(64), LlamaRMSNorm(64).double(), LlamaRMSNorm((2, 64))], ids=str
+)
+def test_what_computes_something_else_stays_as_it_is(norm):
+    model = nn.Sequential(norm.requires_grad_(False))
+    join_norms(model)
+    assert model[0] is norm

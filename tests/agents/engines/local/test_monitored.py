@@ -15,7 +15,7 @@ SAMPLINGS = [Sampling(max_tokens=12), Sampling(max_tokens=12, temperature=0.8, t
 
 @pytest.mark.parametrize("eager", [True, False])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_sums_are_those_of_the_laws_along_the_turn(prompts, monkeypatch, sampling, eager):
+def test_sums_are_those_of_the_distributions_along_the_turn(prompts, monkeypatch, sampling, eager):
     monkeypatch.setattr(emission, "EAGER", 1 << 40 if eager else 0)
     model = tiny_llama()
     forest = FixedForest([4, 9, 4], [-1, -1, 0], [1, 1, 2])
@@ -40,11 +40,11 @@ def test_sums_are_those_of_the_laws_along_the_turn(prompts, monkeypatch, samplin
 
 
 def drafted_children(p: np.ndarray, tokens: tuple[int, ...]) -> tuple[int, int, float, float]:
-    """Tested positions, matches, mass and its variance where every step drafts 4, 9 and 4 again after 4."""
+    """Return tested positions, matches, mass and variance if every step drafts 4, 9, and 4 again after 4."""
     tested, matched, masses, at = 0, 0, [], 0
     while at < len(tokens):
-        room = len(tokens) - at
-        children = [{4, 9}, {4}] if room > 2 else [{4, 9}] if room > 1 else []
+        left = len(tokens) - at
+        children = [{4, 9}, {4}] if left > 2 else [{4, 9}] if left > 1 else []
         for wanted in children:
             tested += 1
             masses.append(p[at, list(wanted)].sum())
@@ -82,7 +82,7 @@ def z_scores(turns) -> tuple[float, float]:
 
 
 def scored_run():
-    """4,800 tokens, each drawn where token 0 was drafted, if there was room."""
+    """Run 4,800 tokens, each drawn where token 0 was drafted, unless the turn was at its end."""
     return run_core(
         tiny_llama(8, sharpness=2.0), [[i % 8, 3] for i in range(400)], Sampling(max_tokens=12), max_batch=400,
         forest=FixedForest([0], [-1], [1]), speculation=Speculation(adaptive=False),
@@ -94,14 +94,14 @@ def test_an_exact_engine_has_small_z_scores():
 
 
 def test_an_engine_that_favours_drafts_is_noticed_by_its_acceptance(monkeypatch):
-    """Control: thresholds below 1 for the drafted token."""
+    """Control: a factor on the drafted token."""
     right, favour = emission.race, torch.tensor([1.5] + [1.0] * 7)
     monkeypatch.setattr(emission, "race", lambda p, seeds, at: right(p * favour, seeds, at))
     assert z_scores(scored_run())[0] > 4
 
 
 def test_an_engine_that_is_too_sure_is_noticed_by_its_surprise(monkeypatch):
-    """Control: a temperature that nobody asked for."""
+    """Control: a temperature that was not requested."""
     right = emission.race
     monkeypatch.setattr(emission, "race", lambda p, seeds, at: right(p**1.3, seeds, at))
     assert z_scores(scored_run())[1] < -4

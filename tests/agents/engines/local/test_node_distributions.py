@@ -6,11 +6,11 @@ from tables import table
 
 from turntree.agents.engines.local.node_distributions import (
     NodeDistributions,
+    Penalties,
     chosen_logprobs,
     entropies,
     most_probable,
 )
-from turntree.agents.engines.local.penalties import Penalties
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree import DialogueState, DraftBatch
@@ -56,20 +56,19 @@ def expected_laws(rows: list[Request], draft: DraftBatch, logits: np.ndarray) ->
 
 
 def drawn(rng: np.random.Generator) -> tuple[list[Request], DraftBatch, np.ndarray]:
-    """Requests, their trees, and logits at all roots and nodes."""
     return requests(rng), trees(rng), rng.normal(size=(len(SAMPLINGS) * 6, SIZE)) * 2
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_nodes_law_is_the_reference(seed):
+def test_every_nodes_distribution_is_the_reference(seed):
     rng = np.random.default_rng(seed)
     rows, draft, logits = drawn(rng)
-    laws = NodeDistributions(rows, draft, torch.from_numpy(logits))
+    distributions = NodeDistributions(rows, draft, torch.from_numpy(logits))
     expected = expected_laws(rows, draft, logits)
-    np.testing.assert_allclose(laws.at(None).softmax(-1), expected, atol=1e-12)
+    np.testing.assert_allclose(distributions.at(None).softmax(-1), expected, atol=1e-12)
     some = rng.permutation(len(logits))[:20]
-    np.testing.assert_allclose(laws.at(some).softmax(-1), expected[some], atol=1e-12)
-    np.testing.assert_array_equal(laws.logits, logits)
+    np.testing.assert_allclose(distributions.at(some).softmax(-1), expected[some], atol=1e-12)
+    np.testing.assert_array_equal(distributions.logits, logits)
 
 
 def test_a_path_that_is_not_counted_is_noticed(monkeypatch):
@@ -94,7 +93,7 @@ def test_the_policys_own_logprobs_know_nothing_but_the_temperature():
     np.testing.assert_allclose(found, own, atol=1e-12)
 
 
-def test_entropies_and_top_tokens_are_those_of_the_law():
+def test_entropies_and_top_tokens_are_those_of_the_distribution():
     p = np.array([[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 1.0, 0.0]])
     entropy, variance = entropies(torch.from_numpy(p))
     surprise = np.log([2.0, 4.0, 4.0])

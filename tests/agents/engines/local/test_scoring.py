@@ -61,7 +61,7 @@ async def test_scores_of_any_tokens_are_the_references(engine, prompts, sampling
     np.testing.assert_allclose(shown, np.exp(best), atol=1e-6)
 
 
-async def test_without_top_the_position_behind_the_last_token_costs_nothing(engine, prompts):
+async def test_without_top_the_position_after_the_last_token_costs_nothing(engine, prompts):
     tokens = [1, 2, 3, 4]
     bare = await engine.score(prompts[0], tokens, Sampling())
     assert bare.top is None
@@ -72,7 +72,7 @@ async def test_without_top_the_position_behind_the_last_token_costs_nothing(engi
     assert engine.stats().scored == 9
 
 
-async def test_a_turn_that_goes_on_from_scored_tokens_finds_their_keys_and_values(engine, prompts):
+async def test_a_turn_that_continues_scored_tokens_finds_their_keys_and_values(engine, prompts):
     prompt, tokens = prompts[2], list(range(20))
     first = await engine.score(prompt, tokens, Sampling())
     assert (first.cached_tokens, engine.stats().forward_passes) == (0, 1)
@@ -86,7 +86,7 @@ async def test_a_turn_that_goes_on_from_scored_tokens_finds_their_keys_and_value
     assert turn.logprobs == pytest.approx(alone.logprobs, abs=1e-9)
 
 
-async def test_scoring_goes_on_among_turns_and_leaves_the_store_alone(engine, prompts):
+async def test_scoring_runs_among_turns_and_leaves_the_store_alone(engine, prompts):
     seeded = [Sampling(max_tokens=20, seed=i) for i in range(len(prompts))]
     alone = [await engine.generate(TurnRequest(p, how)) for p, how in zip(prompts, seeded, strict=True)]
     before = engine.stats()
@@ -102,7 +102,7 @@ async def test_scoring_goes_on_among_turns_and_leaves_the_store_alone(engine, pr
     assert not engine.live
 
 
-async def test_new_weights_in_the_middle_score_everything_anew(prompts):
+async def test_new_weights_in_the_middle_restart_scoring(prompts):
     new, tokens = tiny_llama(seed=1), list(range(25))
     core = EngineCore(Policy(tiny_llama()), LocalEngineConfig(max_context=128, prefill_chunk=6), None)
     done = []
@@ -123,7 +123,7 @@ async def test_new_weights_in_the_middle_score_everything_anew(prompts):
     assert (done[0].top.ids.shape, done[0].weights_version) == ((26, 2), 4)
 
 
-async def test_what_does_not_fit_is_not_scored_and_nothing_to_score_is_still_a_law(engine, prompts):
+async def test_what_does_not_fit_is_not_scored_and_nothing_to_score_is_still_a_distribution(engine, prompts):
     with pytest.raises(ValueError, match=r"have 5 \+ 124 tokens, max_context is 128"):
         await engine.score(prompts[0], [1] * 124, Sampling())
     with pytest.raises(ValueError, match="the text to score holds token -1"):

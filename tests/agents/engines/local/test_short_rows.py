@@ -1,5 +1,3 @@
-"""Attention of short rows in compiled loops."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +17,7 @@ SLOTS, COLUMNS, HEADS, KEY_HEADS, SIZE = 12, 96, 6, 2, 8
 CPU = torch.device("cpu")
 
 
-SHORT = 600
-"""Columns that all rows but the one with the long prompt see at most."""
+SHORT = 600  #: most columns that any row but the one with the long prompt sees
 
 
 class Layer(torch.nn.Module):
@@ -28,7 +25,6 @@ class Layer(torch.nn.Module):
 
 
 def random_step(seed: int, rows: int = 5) -> StepPlan:
-    """Rows with random trees in scattered slots, one of them with a long prompt."""
     rng = np.random.default_rng(seed)
     pending = rng.integers(1, 4, rows)
     pending[-1] = 40
@@ -43,7 +39,6 @@ def random_step(seed: int, rows: int = 5) -> StepPlan:
 
 
 def alone(step: StepPlan, row: int) -> StepPlan:
-    """The same row without the others."""
     nodes = slice(int(step.draft.offsets[row]), int(step.draft.offsets[row + 1]))
     draft = DraftBatch(
         tokens=step.draft.tokens[nodes], parents=step.draft.parents[nodes], depths=step.draft.depths[nodes],
@@ -57,7 +52,7 @@ def alone(step: StepPlan, row: int) -> StepPlan:
 
 
 def mixed(step: StepPlan, new: torch.Tensor, *, short: bool, window: int | None = None) -> torch.Tensor:
-    """What attention makes of new queries, keys and values, shape (tokens, 3, heads, size)."""
+    """Attend to new queries, keys and values, shape (tokens, 3, heads, size)."""
     cache = SlotCache(SLOTS, COLUMNS)
     query, key, value = (part.transpose(0, 1)[None] for part in new.unbind(1))
     torch.manual_seed(1)
@@ -110,7 +105,7 @@ def test_neither_the_rest_of_the_batch_nor_threads_change_a_bit_of_a_short_row(t
 
 
 def test_a_row_that_sees_a_column_of_its_neighbour_changes_with_it() -> None:
-    """Control of the test above: with the neighbour's slot, a row's result is another."""
+    """Control of the test above."""
     step = random_step(3)
     new = tokens_of(step)
     slot = step.slot.copy()

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from turntree.agents.engines.request_wire import to_wire
 from turntree.agents.engines.served.remote_store import carry_out
-from turntree.agents.engines.state_wire import to_wire
 from turntree.spec_tree import DialogueState, SpecForest
 
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")

@@ -1,5 +1,3 @@
-"""``SglangEngine`` over a real engine on the CPU, drafting whatever the store offers."""
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
@@ -15,15 +13,15 @@ from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 from run_ahead_checks import LONG, RunAheadChecks, all_of, asked
 
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.request_wire import to_wire
 from turntree.agents.engines.served.dialect import UnsupportedSampling
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.dialect import PRIORITIES, SglangDialect
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.store_calls import call_store
-from turntree.agents.engines.state_wire import to_wire
 from turntree.spec_tree import SpecForest
 
 pytestmark = pytest.mark.sglang
@@ -94,7 +92,7 @@ class TestSglang(OwnEngineChecks):
 
 
 def test_the_repairs_for_the_cpu_leave_the_process_its_torch(engine: SglangEngine) -> None:
-    """transformers finds out by a new tensor whether a model is only being laid out."""
+    """transformers creates a tensor to find out whether a model is only being laid out."""
     import torch
 
     with torch.device("meta"):
@@ -103,7 +101,7 @@ def test_the_repairs_for_the_cpu_leave_the_process_its_torch(engine: SglangEngin
 
 
 def test_the_processes_meet_at_a_port_that_no_connection_is_given(engine: SglangEngine) -> None:
-    """Where SGLang chooses it, its scheduler has died: "address already in use"."""
+    """If SGLang chooses the port, its scheduler may die with "address already in use"."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     if lowest < 32_000:
         pytest.skip(f"connections of this machine have ports from {lowest}")
@@ -146,7 +144,6 @@ async def test_requests_that_are_aborted_while_they_wait_are_forgotten(engine: S
 
 
 async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(engine, policy):
-    """The weights that come between say the next token in the stead of each."""
     import torch
 
     prompts, name = [(*PROMPT, n) for n in range(3)], "lm_head.weight"
@@ -163,13 +160,13 @@ async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(en
 
 
 class TestRunAhead(RunAheadChecks):
-    """Behind the others, as the drafter learns here that siblings seldom say the same."""
+    # Last: the drafter learns here that siblings seldom agree.
 
     @pytest.mark.parametrize("by_priority", [True, False])
     async def test_sglang_itself_takes_the_slot_of_a_precomputed_turn(
         self, engine: SglangEngine, policy: PolicyLaw, monkeypatch: pytest.MonkeyPatch, by_priority: bool
     ) -> None:
-        """Without the number, as control, a requested turn waits until one of those that came before has ended."""
+        """Control: without the priority, a requested turn waits for an earlier one to end."""
         if not by_priority:
             monkeypatch.setattr(SglangDialect, "precomputed", 0)
         batch, seeds = engine.config.max_batch, range(4)
@@ -203,8 +200,7 @@ def test_a_server_that_would_be_wrong_does_not_start(engine, folder, argument, v
 
 @pytest.mark.release
 def test_alike_siblings_that_fill_up_a_tree_move_the_law(folder: Path, policy: PolicyLaw) -> None:
-    """Control of the test of laws: SGLang fills the trees of its own n-gram drafts up with children of the root that
-    all say token 0, and its rule counts each of them."""
+    """Control of the tests of distributions: SGLang fills n-gram trees with siblings of token 0, and each counts."""
     import sglang
 
     prepare()
@@ -227,13 +223,12 @@ def test_alike_siblings_that_fill_up_a_tree_move_the_law(folder: Path, policy: P
         made.shutdown()
     exact = policy.turns(PROMPT, 2)
     assert chi_square(drawn, exact) < 1e-9
-    first, second = ([place(turns, n) for turns in (drawn, exact)] for n in range(2))
+    first, second = ([tokens_at(turns, n) for turns in (drawn, exact)] for n in range(2))
     assert chi_square(*first) > 1e-3, "before any draft all is well"
     assert second[0][(0,)] > 3 * drawn.total() * second[1][(0,)]
 
 
-def place(turns: dict[tuple[int, ...], Any], number: int) -> Counter[tuple[int, ...]]:
-    """Of the token at one place, as turns of one token."""
+def tokens_at(turns: dict[tuple[int, ...], Any], number: int) -> Counter[tuple[int, ...]]:
     found: Counter[tuple[int, ...]] = Counter()
     for turn, weight in turns.items():
         found[turn[number : number + 1]] += weight

@@ -1,5 +1,3 @@
-"""The client against a real ``sglang serve`` with turntree's worker in it: one server for the whole module."""
-
 import asyncio
 import json
 import sys
@@ -19,8 +17,8 @@ from policy_law import PolicyLaw
 from served import serving
 from tiny_llama import save_tiny_llama
 
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.settings import VARIABLE
 
@@ -69,7 +67,7 @@ def test_a_model_is_evaluated_inside_a_server(engine: SglangServer, url: str, fo
     assert all(len(turn.accepted) == len(turn.token_ids) for turn in turns), "turntree's worker says so of each"
 
 
-async def test_a_turn_that_is_given_whole_is_judged_in_one_pass(engine: SglangServer, url: str) -> None:
+async def test_a_whole_draft_is_reverified_in_one_pass(engine: SglangServer, url: str) -> None:
     request = TurnRequest(PROMPT, Sampling(max_tokens=40, seed=5), state=state("reverified"))
     plain = await engine.generate(request)
     with SglangServer(url, max_context=TestSglangServer.context - 6) as bounded:
@@ -91,7 +89,7 @@ def test_penalties_are_refused_and_nobody_else_suffers(engine: SglangServer, url
 
 
 async def test_new_weights_say_what_they_say_elsewhere(engine, policy, chatml, tmp_path):
-    """The last test: the server has other weights then."""
+    # The last test: the server has other weights afterwards.
     folder = save_tiny_llama(tmp_path, vocabulary=len(chatml), seed=1)
     await asyncio.to_thread(engine.update_weights_from_disk, folder)
     turn = await engine.generate(

@@ -1,5 +1,3 @@
-"""The client of a server, over a stand-in that answers as SGLang does."""
-
 import asyncio
 import json
 from typing import Any
@@ -12,7 +10,7 @@ from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngi
 from turntree.agents.engines.request_wire import draft_of, given_of, is_reverified, seed_of, state_of
 from turntree.agents.engines.server_client import ServerError
 from turntree.agents.engines.sglang.server import SglangServer
-from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED, JUDGES
+from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED, REVERIFIES
 from turntree.agents.errors import EngineLost
 from turntree.spec_tree import DialogueState
 
@@ -27,7 +25,7 @@ def entries(tokens: list[int]) -> list[list[Any]]:
 
 
 class StandIn:
-    """Says 0, 1, 2, 3, 0, 1 ... and remembers what it was asked."""
+    """Answers with tokens 0, 1, 2, 3, 0, 1, ... and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -149,7 +147,6 @@ async def test_a_server_that_does_not_answer_is_a_lost_engine():
 
 
 def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
-    """Tokens of each request's prompt, how many of them are the turn's, and whether they are verified again."""
     bodies = [body for path, body in stand_in.asked if path == "/generate"]
     sent = [body["sampling_params"]["custom_params"] for body in bodies]
     return [
@@ -160,15 +157,15 @@ def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
 @pytest.mark.parametrize(
     ("states", "reverifies", "context", "wanted"),
     [
-        ([{JUDGES: True}], True, 64, [(9, 6, True), (7, 4, False)]),
-        ([{JUDGES: False}], True, 64, [(3, 0, False)]),  # other drafts
+        ([{REVERIFIES: True}], True, 64, [(9, 6, True), (7, 4, False)]),
+        ([{REVERIFIES: False}], True, 64, [(3, 0, False)]),  # other drafts
         ([{}], True, 64, [(3, 0, False)]),  # without turntree's plugin
         ([], True, 64, [(3, 0, False)]),
-        ([{JUDGES: True}], False, 64, [(9, 6, True), (3, 0, False)]),  # nothing was drawn
-        ([{JUDGES: True}], True, None, [(3, 0, False)]),  # a prompt with the draft may be too long
+        ([{REVERIFIES: True}], False, 64, [(9, 6, True), (3, 0, False)]),  # nothing was drawn
+        ([{REVERIFIES: True}], True, None, [(3, 0, False)]),  # a prompt with the draft may be too long
     ],
 )
-async def test_a_server_judges_a_draft_if_it_says_that_it_can(states, reverifies, context, wanted, stand_in):
+async def test_a_server_reverifies_a_draft_if_it_reports_that_it_can(states, reverifies, context, wanted, stand_in):
     stand_in.states, stand_in.reverifies = states, reverifies
     transport = httpx.MockTransport(stand_in)
     with SglangServer("http://there", vocabulary=4, max_context=context, transport=transport) as client:
@@ -182,7 +179,7 @@ async def test_a_server_judges_a_draft_if_it_says_that_it_can(states, reverifies
 
 
 async def test_what_is_no_token_is_not_given_to_the_model(stand_in):
-    stand_in.states, stand_in.reverifies = [{JUDGES: True}], True
+    stand_in.states, stand_in.reverifies = [{REVERIFIES: True}], True
     transport = httpx.MockTransport(stand_in)
     with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
         await client.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=3), draft=(0, 1, 4, -1)))
@@ -190,7 +187,7 @@ async def test_what_is_no_token_is_not_given_to_the_model(stand_in):
 
 
 async def test_a_turn_is_of_one_policy_though_weights_come_between_its_two_requests(stand_in, monkeypatch):
-    stand_in.states, stand_in.reverifies = [{JUDGES: True}], True
+    stand_in.states, stand_in.reverifies = [{REVERIFIES: True}], True
     transport = httpx.MockTransport(stand_in)
     with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
         ask = client._ask

@@ -23,7 +23,6 @@ def verified(rows: int, depth: int, hits: NDArray[np.int64], *, whole: bool = Tr
 
 
 def run(budget: ChainBudget, *, rows: int, hits: float, cost: Any, steps: int = 300, read: int | None = 0) -> list[int]:
-    """Nodes allowed in each step, where ``hits`` of four drafts come true and a step of n tokens lasts ``cost(n)``."""
     clock, allowed = 0.0, []
     rng = np.random.default_rng(0)
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""The repaired function against vLLM's own. A test that fails here because vLLM is right wants the repair removed."""
+"""A test that fails here because vLLM's function is right means that the repair can be removed."""
 
 import importlib
 import sys
@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 
 
 def forgets(x: Any, ends: Any, count: int, replace_from: float = 0, replace_to: float = 0) -> Any:
-    """What the defect does: memory that nobody wrote."""
     return x.new_full((count,), 0.123)
 
 
@@ -79,7 +78,6 @@ def test_the_draw_after_a_rejected_draft_takes_what_its_caller_gives(monkeypatch
 
 @pytest.mark.vllm
 def test_vllm_s_output_layer_keeps_a_copy_of_weights_that_change_and_a_packed_one_has_them(monkeypatch):
-    """The engine with the embedding's weights in its output layer is in ``test_engine_training``."""
     module = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding")
 
     class Head(torch.nn.Module):

@@ -11,8 +11,7 @@ from machine_speed import patience
 from tables import table
 from vllm_runner import CONTEXT, END, VOCABULARY, ScriptedRunner, vllm_config
 
-from turntree.agents.engines.request_wire import DRAFT
-from turntree.agents.engines.state_wire import KEY, to_wire
+from turntree.agents.engines.request_wire import DRAFT, KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
@@ -250,7 +249,7 @@ def test_while_the_budget_rests_no_other_thread_is_asked_and_turns_are_kept_all_
     runner = ScriptedRunner(DrafterSettings())
     asked, submit = [], runner.drafter._thread.submit
     monkeypatch.setattr(runner.drafter._thread, "submit", lambda *given: (asked.append(given), submit(*given))[1])
-    turns = [[100 * number + place for place in range(18)] for number in range(1, 11)]
+    turns = [[100 * number + position for position in range(18)] for number in range(1, 11)]
     for number, turn in enumerate(turns):
         runner.say(f"r{number}", PROMPT, turn, max_tokens=18)
     assert runner.drafter.counts.steps == 180

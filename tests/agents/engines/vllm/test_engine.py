@@ -1,5 +1,3 @@
-"""vLLM itself behind the engine protocol, with turntree's drafter in it: one engine for the whole module."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +8,8 @@ from run_ahead_checks import RunAheadChecks
 from tiny_vllm import drafting_engine
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.request_wire import to_wire
 from turntree.agents.engines.served.dialect import UnsupportedSampling
-from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.engine import VllmEngine
 from turntree.agents.engines.vllm.worker import ask_workers
 

@@ -1,5 +1,3 @@
-"""The client against a real ``vllm serve`` with turntree's drafter in it: one server for the whole module."""
-
 import json
 import sys
 from collections.abc import Iterator
@@ -16,9 +14,8 @@ from tiny_vllm import ENVIRONMENT
 
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.engine_choice import ToolCalls
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.engines.server_client import ServerError
+from turntree.agents.engines.server_client import ServerError, free_port
 from turntree.agents.engines.vllm.server import VllmServer
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.episodes.episode import StopReason
@@ -51,7 +48,6 @@ def engine(folder: Path, url: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def found(url: str) -> VllmServer | None:
-    """The client, once the server answers."""
     try:
         return VllmServer(url)
     except ServerError:
@@ -68,7 +64,6 @@ def test_a_model_is_evaluated_inside_a_server(engine: VllmServer, url: str, fold
 
 
 async def test_messages_are_answered_as_the_tokens_of_their_template_are(engine, url, chatml, folder):
-    """The same episode by messages and by tokens: the server renders and reads as the renderer does."""
     env = make("turntree/Arithmetic-v0", system_prompt="Add.", describes_tools=True)
     limits = Limits(max_turns=3, max_turn_tokens=8)
     greedy = Sampling(temperature=0)

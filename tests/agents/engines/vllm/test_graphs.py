@@ -1,5 +1,3 @@
-"""Which CUDA graph vLLM takes for a step with turntree's drafter, by vLLM's own dispatcher. No graph runs here."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ from turntree.agents.engines.vllm.graphs import DraftGraphs, graph_sizes
 pytestmark = pytest.mark.vllm
 
 ROWS, LONGEST = 256, 8
-STOCK = {
+VLLMS_OWN = {
     "cudagraph_mode": "FULL_AND_PIECEWISE",
     "cudagraph_capture_sizes": [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)],
 }
@@ -96,7 +94,6 @@ def runner(
 
 
 def attention(name: str) -> Any:
-    """An attention of vLLM; if its graphs depend on the GPU, as where they take drafts of one length alone."""
     from vllm.v1.attention.backend import AttentionCGSupport
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
@@ -107,13 +104,11 @@ def attention(name: str) -> Any:
 
 
 def whole(made: Runner) -> set[Any]:
-    """What vLLM knows of its whole graphs."""
     keys: set[Any] = made.cudagraph_dispatcher.cudagraph_keys[made.mode.decode_mode()]
     return keys
 
 
 def modes(made: Runner, rows: int, *, shortest: int, longest: int) -> set[str]:
-    """Kinds of graphs of 50 random steps of ``rows`` requests with so many tokens."""
     rng = np.random.default_rng(rows)
     found = set()
     for _ in range(50):
@@ -137,11 +132,11 @@ def test_every_decoding_step_replays_a_whole_graph(ours: Runner, rows: int, shor
 
 
 def test_steps_without_drafts_replay_the_graphs_of_an_engine_without_a_drafter(ours: Runner) -> None:
-    stock = runner(STOCK, 0, ours=False)
+    plain = runner(VLLMS_OWN, 0, ours=False)
     for rows in (1, 3, 100, 256):
         steps = [
             made._determine_batch_execution_and_padding(rows, rows, max_num_scheduled_tokens=1)
-            for made in (ours, stock)
+            for made in (ours, plain)
         ]
         assert steps[0] == steps[1]
         assert steps[0][1].uniform
@@ -173,7 +168,6 @@ def one_length() -> Runner:
 
 
 def alike(made: Runner, rows: int, length: int) -> tuple[Any, Any]:
-    """What is replayed in a step of ``rows`` requests with drafts of one length."""
     found = made._determine_batch_execution_and_padding(rows * (1 + length), rows, max_num_scheduled_tokens=1 + length)
     return found[0], found[1]
 
@@ -195,7 +189,7 @@ def test_attention_that_takes_drafts_of_one_length_alone_has_whole_graphs_for_th
 
 
 def test_a_graph_of_one_length_takes_all_of_its_requests_as_decoding(one_length: Runner) -> None:
-    """The rule by which vLLM's FlashInfer tells requests that decode from those that read a prompt."""
+    """By the rule with which vLLM's FlashInfer separates decoding requests from prompts."""
     import torch
     from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
@@ -282,7 +276,7 @@ def test_no_graph_is_larger_than_a_step_or_than_the_caller_s_largest(
 
 
 def test_vllm_s_own_graphs_are_for_drafts_of_the_greatest_length_and_few_requests_alone() -> None:
-    default = runner(STOCK, ours=False)
+    default = runner(VLLMS_OWN, ours=False)
     assert modes(default, 32, shortest=9, longest=9) == {"FULL"}
     assert modes(default, 32, shortest=1, longest=1) == modes(default, 32, shortest=1, longest=8) == {"PIECEWISE"}
     assert modes(default, 64, shortest=9, longest=9) == {"NONE"}

@@ -1,5 +1,4 @@
-"""The places of vLLM that turntree relies on are as it expects them, in the version that runs here and in 0.24.0,
-which verl 0.9.1 pins."""
+"""The places of vLLM that turntree patches are as expected, in the running version and in 0.24.0 (verl 0.9.1's)."""
 
 import copy
 import json
@@ -27,7 +26,7 @@ def test_the_version_that_verl_pins_has_all_places(recorded: dict[str, dict[str,
 
 
 def test_a_place_that_changed_is_named(recorded: dict[str, dict[str, Any]]) -> None:
-    """Control: a parameter that is gone, parameters in another order, a name that is not used, a place that is gone."""
+    """Control: a missing parameter, another order of parameters, an unused name, a missing place."""
     function = "v1/worker/gpu_model_runner.py:GPUModelRunner._get_prompt_logprobs_dict"
     for what, change in {
         "has no 'hidden_states'": lambda fact: fact["parameters"].remove("hidden_states"),

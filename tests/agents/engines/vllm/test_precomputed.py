@@ -1,5 +1,3 @@
-"""A real vLLM with keys and values for one long turn at a time: who loses them is a matter of priority."""
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +30,7 @@ def engine(folder: Path) -> Iterator[VllmEngine]:
 async def test_a_precomputed_turn_loses_its_keys_and_values_to_a_requested_one_and_goes_on(
     engine: VllmEngine, policy: PolicyLaw, monkeypatch: pytest.MonkeyPatch, by_priority: bool
 ) -> None:
-    """Without the number, as control, the turn that came first ends first."""
+    """Control: without the priority, the first turn ends first."""
     if not by_priority:
         monkeypatch.setattr(VllmDialect, "precomputed", 0)
     ended: list[int] = []

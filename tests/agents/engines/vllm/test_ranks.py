@@ -1,7 +1,5 @@
-"""vLLM over two tensor-parallel processes on the CPU: one of them drafts, and turns are what they are without drafts.
-
-Not here: pipelines. vLLM 0.28's CPU build fails at the first pass of the second stage, drafts or not: its model runner
-has no ``intermediate_tensors``, which the profiling on accelerators makes.
+"""Two tensor-parallel processes on the CPU. Pipelines cannot run: the second stage of vLLM 0.28's CPU build fails at
+its first pass, with or without drafts, because its model runner has no ``intermediate_tensors``.
 """
 
 import asyncio
@@ -22,7 +20,6 @@ TURNS, LENGTH = 8, 24
 
 
 async def play(engine: VllmEngine) -> list[Completion]:
-    """Seeded turns of two prompts, all at once."""
     requests = [TurnRequest((3, 4, 5, turn % 2), Sampling(max_tokens=LENGTH, seed=turn)) for turn in range(TURNS)]
     return await asyncio.gather(*map(engine.generate, requests))
 

@@ -1,5 +1,3 @@
-"""The client of a vLLM server against one that is made up; ``test_engine_server`` asks a real one."""
-
 import json
 from typing import Any
 
@@ -7,9 +5,9 @@ import httpx
 import pytest
 
 from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine, TurnRequest
+from turntree.agents.engines.request_wire import KEY
 from turntree.agents.engines.served.dialect import UnsupportedSampling
 from turntree.agents.engines.server_client import ServerError
-from turntree.agents.engines.state_wire import KEY
 from turntree.agents.engines.vllm.server import VllmServer
 from turntree.spec_tree import DialogueState
 

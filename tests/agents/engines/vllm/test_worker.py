@@ -13,8 +13,6 @@ PROMPT, TURN = [5, 6, 7], [11, 12, 13, END]
 
 
 class Workers:
-    """Answers of some workers, one call after the other, each of which takes until it is let go."""
-
     def __init__(self, *ranks: dict[str, tuple[int, int, int]]) -> None:
         self.ranks = ranks
         self.calls: list[list[str]] = []
@@ -60,7 +58,7 @@ async def test_a_call_that_fails_fails_its_turns_and_no_others() -> None:
 
 
 class Engines:
-    """vLLM's client of several data-parallel engines: its own call keeps the first one's answers alone."""
+    """Like vLLM's client of several data-parallel engines, whose own call keeps only the first one's answers."""
 
     def __init__(self, *engines: list[Any]) -> None:
         self.answers = dict(enumerate(engines))

@@ -1,5 +1,3 @@
-"""Anthropic's own client over the gateway: text, tools, streams, errors, and a session of three turns in one row."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ def whole(client: Any, seen: list[str], **asked: Any) -> Any:
 
 
 def streamed(client: Any, seen: list[str], **asked: Any) -> Any:
-    """The message that their client makes of a stream; ``seen`` are the types of its events."""
     shown = ""
     with client.messages.stream(**asked) as stream:
         for event in stream:
@@ -35,9 +32,8 @@ def streamed(client: Any, seen: list[str], **asked: Any) -> Any:
 
 
 def played(client: Any, ask: Any, seen: list[str]) -> tuple[list[Any], list[Any]]:
-    """The messages of a dialogue with two calls, and what was said in it."""
     messages: list[Any] = [{"role": "user", "content": question(4)}]
-    said = []
+    result = []
     while True:
         asked = {"model": MODEL, "max_tokens": 200, "system": "Use the tools.", "messages": messages, "tools": TOOLS}
         message = ask(client, seen, **asked)
@@ -45,11 +41,11 @@ def played(client: Any, ask: Any, seen: list[str]) -> tuple[list[Any], list[Any]
         assert message.usage.input_tokens + message.usage.cache_read_input_tokens == counted.input_tokens
         assert message.usage.output_tokens > 0
         blocks = [block.model_dump(include={"type", "text", "name", "input"}) for block in message.content]
-        said.append((blocks, message.stop_reason))
+        result.append((blocks, message.stop_reason))
         messages.append({"role": "assistant", "content": message.content})
         uses = [block for block in message.content if block.type == "tool_use"]
         if not uses:
-            return messages, said
+            return messages, result
         results = [
             {"type": "tool_result", "tool_use_id": use.id, "content": str(DO[use.name](**use.input))} for use in uses
         ]
@@ -63,13 +59,13 @@ def test_a_dialogue_with_calls_is_the_same_in_a_stream_and_one_row(tmp_path: Pat
     with spoken_server(tmp_path) as server:
         base = server.url.removesuffix("/v1")
         with anthropic.Anthropic(base_url=base, api_key="none", max_retries=0) as client:
-            _, said = played(client, whole, seen)
+            _, result = played(client, whole, seen)
             _, again = played(client, streamed, seen)
             refused(client)
         server.end()
-    assert said == again
-    assert [reason for _, reason in said] == ["tool_use", "tool_use", "end_turn"]
-    assert said[-1][0][-1]["text"].endswith(f"#### {gold(4)}")
+    assert result == again
+    assert [reason for _, reason in result] == ["tool_use", "tool_use", "end_turn"]
+    assert result[-1][0][-1]["text"].endswith(f"#### {gold(4)}")
     kinds = {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
     assert {*kinds, "message_stop", "input_json"} <= {*seen}
     (file,) = (server.record / "episodes").iterdir()
@@ -79,7 +75,6 @@ def test_a_dialogue_with_calls_is_the_same_in_a_stream_and_one_row(tmp_path: Pat
 
 
 def refused(client: Any) -> None:
-    """Their exceptions of our errors, and their stop reasons."""
     import anthropic
 
     asked: Any = {"model": MODEL, "max_tokens": 200, "messages": [{"role": "user", "content": question(1)}]}
@@ -93,7 +88,7 @@ def refused(client: Any) -> None:
 
 
 def test_the_events_are_those_of_their_types(tmp_path: Path) -> None:
-    """Each event as sent, without a field that their types do not know."""
+    # Each event as sent, without a field that the types do not know.
     import anthropic
     from anthropic.types import RawMessageStreamEvent
     from pydantic import TypeAdapter
@@ -118,7 +113,6 @@ def test_the_events_are_those_of_their_types(tmp_path: Path) -> None:
 
 
 def extras(model: Any) -> dict[str, Any]:
-    """Fields that the types do not know, at any depth."""
     found = dict(model.model_extra or {})
     for value in vars(model).values():
         for one in value if isinstance(value, list) else [value]:

@@ -1,5 +1,3 @@
-"""Inspect: a task of local JSON over the gateway, scored by ``turntree.rewards``; a server is killed in the middle."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -70,6 +68,5 @@ def test_samples_are_scored_and_those_of_a_killed_server_are_errors(tmp_path: Pa
 
 
 def values(log: Any) -> list[float | None]:
-    """The score of each sample; ``None`` without one."""
     ranked = sorted(log.samples, key=lambda sample: sample.id)
     return [sample.scores["turntree_reward"].value if sample.scores else None for sample in ranked]

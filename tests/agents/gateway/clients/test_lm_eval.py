@@ -1,5 +1,3 @@
-"""lm-evaluation-harness: a local task over the gateway has the score that ``turntree eval`` finds."""
-
 import json
 from pathlib import Path
 
@@ -48,7 +46,6 @@ def test_a_local_task_has_the_score_of_turntree_eval(tmp_path: Path) -> None:
 
 
 def theirs_of(url: str, folder: Path) -> list[float]:
-    """Their scores, task by task."""
     import lm_eval
     from lm_eval.tasks import TaskManager
 

@@ -1,5 +1,3 @@
-"""OpenAI's own client against ``turntree serve``, which drafts or does not: dialogues are equal token for token."""
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +26,6 @@ def client_at(base_url: str) -> Any:
 
 
 def fields_of(number: int) -> dict[str, Any]:
-    """What a dialogue asks for beside its messages."""
     found: dict[str, Any] = {"max_tokens": TOKENS, "logprobs": True, "top_logprobs": 2}
     if number % 4 == 1:
         found["tools"] = TOOLS
@@ -40,14 +37,12 @@ def fields_of(number: int) -> dict[str, Any]:
 
 
 def whole(client: Any, messages: list[Any], **fields: Any) -> tuple[list[Any], Any]:
-    """The choices, each with its text, its tokens and its end; and the usage."""
     done = client.chat.completions.create(model="tiny", messages=messages, **fields)
     choices = [(c.message.content or "", tokens_of(c.logprobs.content), c.finish_reason) for c in done.choices]
     return choices, done.usage
 
 
 def in_pieces(client: Any, messages: list[Any], **fields: Any) -> tuple[list[Any], Any]:
-    """The same of a stream."""
     texts: dict[int, str] = {}
     ends: dict[int, Any] = {}
     usage = None
@@ -68,10 +63,9 @@ def tokens_of(content: Any) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def dialogue(client: Any, number: int, temperature: float) -> tuple[list[Any], int]:
-    """All that was said in a dialogue, and how many draft tokens were accepted in it."""
     ask = in_pieces if number % 2 else whole
     messages: list[Any] = []
-    said, accepted = [], 0
+    result, accepted = [], 0
     for turn in range(TURNS):
         messages.append({"role": "user", "content": f"{number % 10} and {turn}?"})
         choices, usage = ask(client, messages, temperature=temperature, seed=number % 10, **fields_of(number))
@@ -81,9 +75,9 @@ def dialogue(client: Any, number: int, temperature: float) -> tuple[list[Any], i
         if turn:
             assert usage.prompt_tokens_details.cached_tokens > 0
         accepted += usage.completion_tokens_details.accepted_prediction_tokens
-        said.append(choices)
+        result.append(choices)
         messages.append({"role": "assistant", "content": choices[0][0]})
-    return said, accepted
+    return result, accepted
 
 
 def test_dialogues_with_and_without_drafts_are_equal_token_for_token(tiny_model: Path, tmp_path: Path) -> None:
@@ -106,7 +100,6 @@ def test_dialogues_with_and_without_drafts_are_equal_token_for_token(tiny_model:
 
 
 def refused(client: Any) -> None:
-    """Their exceptions of our errors."""
     import openai
 
     message: list[Any] = [{"role": "user", "content": "x"}]
@@ -125,13 +118,13 @@ def test_calls_are_read_from_a_stream_and_answered(tmp_path: Path) -> None:
         names = []
         while True:
             with client.chat.completions.stream(model=MODEL, messages=messages, tools=TOOLS) as stream:
-                said = stream.get_final_completion().choices[0].message
-            messages.append(said.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
-            if not said.tool_calls:
+                result = stream.get_final_completion().choices[0].message
+            messages.append(result.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
+            if not result.tool_calls:
                 break
-            for call in said.tool_calls:
+            for call in result.tool_calls:
                 names.append(call.function.name)
                 answer = do[call.function.name](**json.loads(call.function.arguments))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": str(answer)})
         assert names == ["multiply", "add"]
-        assert said.content.endswith(f"#### {gold(4)}")
+        assert result.content.endswith(f"#### {gold(4)}")

@@ -1,5 +1,3 @@
-"""OpenAI's agents SDK, which knows nothing of turntree: an agent with two tools plays over the gateway."""
-
 import json
 import subprocess
 import sys
@@ -59,7 +57,6 @@ asyncio.run(main(url, model, json.loads(questions)))
 
 
 def play(url: str, numbers: list[int], folder: Path) -> list[str]:
-    """What the agent answered, streamed every second time; outside this checkout, which has an ``agents`` too."""
     program = folder / "agent.py"
     program.write_text(AGENT)
     command = [sys.executable, str(program), url, MODEL, json.dumps([question(one) for one in numbers])]
@@ -70,15 +67,15 @@ def play(url: str, numbers: list[int], folder: Path) -> list[str]:
 
 def test_an_agent_with_two_tools_is_one_session_and_one_episode_a_dialogue(tmp_path: Path) -> None:
     with spoken_server(tmp_path) as server:
-        said = play(server.url, [0, 1, 2, 3], tmp_path)
+        result = play(server.url, [0, 1, 2, 3], tmp_path)
         server.end()
-    assert [text.rsplit("#### ", 1)[1] for text in said] == [str(gold(number)) for number in range(4)]
+    assert [text.rsplit("#### ", 1)[1] for text in result] == [str(gold(number)) for number in range(4)]
     (path,) = (server.record / "episodes").iterdir()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     episodes = list(read_episodes(path))
     assert len(episodes) == len({line["session_id"] for line in lines}) == 4
     assert [line["origin"] for line in lines] == ["began"] * 4
-    for episode, text in zip(episodes, said, strict=True):
+    for episode, text in zip(episodes, result, strict=True):
         assert [message.role for message in episode.messages] == (
             ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
         )

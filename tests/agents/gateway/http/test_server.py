@@ -1,5 +1,3 @@
-"""Connections that are silent, slow or broken hold nothing, and SIGTERM ends the server in order."""
-
 import contextlib
 import json
 import socket
@@ -25,15 +23,14 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length
 
 
 def ended(client: socket.socket) -> bytes:
-    """What the server sent until it closed the connection."""
     client.settimeout(patience(20))
-    said = b""
+    result = b""
     try:
         while part := client.recv(65536):
-            said += part
+            result += part
     except ConnectionResetError:
         pass
-    return said
+    return result
 
 
 @pytest.mark.parametrize(
@@ -122,7 +119,7 @@ def test_a_name_that_stands_for_an_address_of_others_needs_a_key(monkeypatch: py
         listen(settings)
 
 
-def test_beside_all_the_silent_connections_that_it_takes_earlier_clients_are_served(engine, renderer, monkeypatch):
+def test_earlier_clients_are_served_despite_all_accepted_silent_connections(engine, renderer, monkeypatch):
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 40)
     monkeypatch.setattr(server, "_HEAD_SECONDS", 600.0)
     with gateway_at(engine, renderer, read_seconds=600.0) as served:
@@ -160,7 +157,7 @@ asyncio.run(server.run(app, settings, at, closing=int, ready=int))
 
 
 def test_under_a_low_limit_of_files_silent_connections_leave_the_process_some():
-    """They come all at once: none is taken yet when the last of them is there."""
+    # All connect at once: none is accepted yet when the last one connects.
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-c", LIMITED], text=True, **pipes) as child, contextlib.ExitStack() as held:
         try:

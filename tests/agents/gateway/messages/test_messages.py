@@ -1,5 +1,3 @@
-"""Anthropic's Messages API over real HTTP: blocks, events, refusals, and the sessions of chats."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,14 +27,12 @@ def served(engine: SpokenEngine, renderer: Renderer, tmp_path: Path) -> Iterator
 
 
 def ask(served: Served, *messages: Any, **fields: Any) -> httpx.Response:
-    """Ask for the next message; a text is a user's."""
-    said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
-    body = {"model": "tiny", "max_tokens": 100, "messages": said, **fields}
+    chat = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
+    body = {"model": "tiny", "max_tokens": 100, "messages": chat, **fields}
     return served.client.post("/v1/messages", json=body)
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, whose names are their types."""
     found = []
     for block in text.strip().split("\n\n"):
         name, data = block.split("\n")
@@ -47,7 +43,6 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 def put_together(stream: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that events make, in the order in which they may come."""
     message: dict[str, Any] = stream[0]["message"]
     assert (stream[0]["type"], stream[-1]["type"], stream[-2]["type"]) == (
         "message_start",
@@ -77,16 +72,15 @@ def put_together(stream: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def same(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without its own names."""
     blocks = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
     return {**message, "id": "", "content": blocks}
 
 
 @pytest.mark.parametrize(
-    "said", ["four", "", " one\n two ", f"Let me see. {CALL}", CALL, f"{CALL}{CALL}", "END", "a END"]
+    "reply", ["four", "", " one\n two ", f"Let me see. {CALL}", CALL, f"{CALL}{CALL}", "END", "a END"]
 )
-def test_the_events_of_a_stream_are_the_message(served: Served, engine: SpokenEngine, said: str):
-    engine.say = lambda prompt: said
+def test_the_events_of_a_stream_are_the_message(served: Served, engine: SpokenEngine, reply: str):
+    engine.say = lambda prompt: reply
     for fields in (
         {},
         {"tools": [TOOL], "system": [{"type": "text", "text": "Be "}, {"type": "text", "text": "short."}]},
@@ -99,13 +93,13 @@ def test_the_events_of_a_stream_are_the_message(served: Served, engine: SpokenEn
         assert usage["input_tokens"] + usage["cache_read_input_tokens"] == len(asked.prompt_ids)
         assert asked.sampling.temperature == 0.5
         calls = [block for block in whole["content"] if block["type"] == "tool_use"] if fields.get("tools") else []
-        reason = "tool_use" if calls else "stop_sequence" if "END" in said else "end_turn"
-        assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, "END" if "END" in said else None)
-        assert len(calls) == (said.count("<tool_call>") if fields.get("tools") else 0)
+        reason = "tool_use" if calls else "stop_sequence" if "END" in reply else "end_turn"
+        assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, "END" if "END" in reply else None)
+        assert len(calls) == (reply.count("<tool_call>") if fields.get("tools") else 0)
 
 
 def test_a_wrong_order_of_events_is_noticed(served: Served, engine: SpokenEngine, monkeypatch: Any):
-    """The control: blocks that are not closed before the next one begins."""
+    # Control: blocks that are not closed before the next one starts.
     monkeypatch.setattr(answer_module.MessageAnswer, "_close", lambda self: iter(()))
     with pytest.raises(AssertionError):
         test_the_events_of_a_stream_are_the_message(served, engine, f"{CALL}{CALL}")
@@ -114,16 +108,16 @@ def test_a_wrong_order_of_events_is_noticed(served: Served, engine: SpokenEngine
 def test_a_session_of_three_turns_with_calls_is_one_row_and_a_chat_may_go_on_with_it(served, engine, tmp_path):
     system = "Use the tool."
     messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "12 + 34?"}]}]
-    for said in (f"Let me see. {CALL}", CALL):
-        engine.say = lambda prompt, said=said: said
+    for reply in (f"Let me see. {CALL}", CALL):
+        engine.say = lambda prompt, reply=reply: reply
         message = ask(served, *messages, system=system, tools=[TOOL]).json()
         *_, use = message["content"]
         assert (use["name"], use["input"]) == ("calculator", {"expression": "12 + 34", "digits": 2.0})
         use["input"]["digits"] = 2  # as JavaScript writes it
-        told = {"type": "tool_result", "tool_use_id": use["id"], "content": [{"type": "text", "text": "46"}]}
+        output = {"type": "tool_result", "tool_use_id": use["id"], "content": [{"type": "text", "text": "46"}]}
         messages += [
             {"role": "assistant", "content": message["content"]},
-            {"role": "user", "content": [told, {"type": "text", "text": "Go on."}]},
+            {"role": "user", "content": [output, {"type": "text", "text": "Go on."}]},
         ]
     engine.say = lambda prompt: "46"
     answer = ask(served, *messages, system=system, tools=[TOOL])
@@ -141,7 +135,7 @@ def test_a_session_of_three_turns_with_calls_is_one_row_and_a_chat_may_go_on_wit
     assert [turn.prompt_ids for turn in episode.turns] == [request.prompt_ids for request in engine.asked]
 
 
-def test_a_chat_goes_on_with_what_began_as_messages(served: Served, engine: SpokenEngine):
+def test_a_chat_continues_a_dialogue_started_with_messages(served: Served, engine: SpokenEngine):
     first = ask(served, "a", system="Be short.")
     content = first.json()["content"][0]["text"]
     second = served.chat(

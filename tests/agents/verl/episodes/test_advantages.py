@@ -1,7 +1,7 @@
-"""A policy small enough to enumerate: the expected gradient of each estimator beside the true one.
+"""A policy small enough to enumerate: each estimator's expected gradient is compared with the true gradient.
 
-An episode has up to three turns of one token. At each the policy stops, or goes on in one of two ways; every choice
-has a reward of its own, later turns pay more, and after the second way of the first turn the third does not come.
+An episode has up to three turns of one token. At each turn the policy stops or continues in one of two ways. Every
+choice has its own reward, and later turns pay more. After the second way of the first turn there is no third turn.
 """
 
 import itertools
@@ -23,12 +23,9 @@ LENGTH = 2 * TURNS  # a token of the environment after each turn
 
 
 class Path(NamedTuple):
-    """One way an episode can go."""
-
     choices: tuple[int, ...]
 
     def spread(self, values: list[torch.Tensor]) -> torch.Tensor:
-        """A value of each turn, on the turn's token."""
         row = torch.zeros(LENGTH, dtype=torch.float64)
         row[0 : 2 * len(values) : 2] = torch.stack(values)
         return row
@@ -67,7 +64,7 @@ def true_gradient() -> torch.Tensor:
 
 
 def expected_gradient(estimator: Estimator, *, size: int, aggregation: str = "seq-mean-token-sum-norm") -> torch.Tensor:
-    """Over every group of ``size`` samples of one task, weighed by its probability."""
+    # Over every group of ``size`` samples of one task, weighted by its probability.
     logits = LOGITS.clone().requires_grad_()
     spoken = {path: path.log_probs(logits) for path in PATHS}
     weighed = torch.zeros((), dtype=torch.float64)
@@ -82,7 +79,7 @@ def expected_gradient(estimator: Estimator, *, size: int, aggregation: str = "se
 
 
 def turn_index_normalised(rewards: torch.Tensor, mask: torch.Tensor, index: object) -> tuple[torch.Tensor, ...]:
-    """The control: returns to go, less the mean of those that got to the same turn."""
+    # The control: returns-to-go minus the mean of the samples that reached the same turn.
     to_go = rewards.flip(-1).cumsum(-1).flip(-1)
     reached = mask.sum(0).clamp(min=1)
     return (to_go - (to_go * mask).sum(0) / reached) * mask, to_go
@@ -93,7 +90,7 @@ def whole_returns(rewards: torch.Tensor, mask: torch.Tensor, index: object) -> t
 
 
 def misdirection(estimate: torch.Tensor) -> float:
-    """Sine of the angle to the true gradient; 0 for any estimate that is right up to a factor."""
+    # Sine of the angle to the true gradient; 0 for any estimate that is right up to a factor.
     cosine = torch.nn.functional.cosine_similarity(estimate.flatten(), true_gradient().flatten(), dim=0)
     return float((1 - cosine**2).clamp(min=0).sqrt())
 

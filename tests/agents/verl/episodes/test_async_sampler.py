@@ -18,7 +18,6 @@ def make(mode: str = "colocate_async", **settings: Any) -> InterruptedReplayBuff
 
 
 def ready(buffer: InterruptedReplayBuffer, step: int, groups: dict[str, tuple[int, int | None]]) -> set[str]:
-    """Groups that a step of two may be trained on, of those with a step of submission and a version, if they ended."""
     buffer._step, buffer._wanted = step, 2
     for uid, (submitted, reverified) in groups.items():
         buffer.prompt_global_steps["train"][uid] = submitted
@@ -58,8 +57,8 @@ def test_rows_of_a_group_that_are_being_replaced_are_not_missed() -> None:
     assert buffer._sampleable_terminal_keys("train", NONE) == set()
 
 
-def test_a_group_that_failed_when_it_was_judged_again_goes_with_its_old_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whatever weights they are; the group that did not fail is the control."""
+def test_a_group_that_failed_when_it_was_reverified_goes_with_its_old_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: the group that did not fail."""
     cleared: set[str] = set()
     monkeypatch.setattr(replay_buffer.tq, "kv_clear", lambda partition_id, keys: cleared.update(keys))
     buffer = make()

@@ -34,7 +34,7 @@ def test_a_row_names_the_task_and_holds_its_prompt() -> None:
 def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "two.jsonl"
     file.write_text('{"question": "1+1?", "answer": "#### 2"}\n{"question": "1+2?", "answer": "#### 3"}\n')
-    with pytest.raises(ConfigError, match=r"has 2 tasks .* 3 were asked for: turntree\.val_tasks=2"):
+    with pytest.raises(ConfigError, match=r"has only 2 tasks .* 3 were requested; set turntree\.val_tasks=2"):
         list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="val"))
     assert len(list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=None, split="val"))) == 2
 
@@ -67,7 +67,7 @@ def test_a_task_whose_reset_would_end_the_process_is_named(tmp_path: Path) -> No
     task = TASKS.index("reset exit")
     settled = write_rows(tmp_path / "rows.parquet", "escaping:Escaping", {}, count=task, split="train")
     assert settled == task
-    with pytest.raises(ConfigError, match=rf"cannot begin task {task}: reset\(\) raised SystemExit: 0"):
+    with pytest.raises(ConfigError, match=rf"cannot start task {task}: reset\(\) raised SystemExit: 0"):
         write_rows(tmp_path / "rows.parquet", "escaping:Escaping", {}, count=task + 1, split="train")
 
 
@@ -82,6 +82,8 @@ def test_the_command_line_writes_the_rows_into_a_file(tmp_path: Path) -> None:
 def test_a_tool_that_could_read_the_answers_from_disk_is_refused_unless_it_was_asked_for() -> None:
     code = table(__file__, "coding_rows").replace("PYTHON", repr(SYSTEM_PYTHON))
     refused = run_poorly(code, TURNTREE_ISOLATION="").stderr
-    assert "could read the answers of its own tasks from this machine's disk: code runs in an own process" in refused
+    assert (
+        "could read the answers of its own tasks from this machine's disk: code runs in a separate process" in refused
+    )
     assert run_poorly(code, TURNTREE_ISOLATION="process").stdout == "2\n"
     assert subprocess.check_output([sys.executable, "-c", code], timeout=patience(60)) == b"2\n"  # with namespaces

@@ -108,7 +108,7 @@ def test_an_unmasked_episode_without_a_turn_is_a_truncated_row_of_which_nothing_
     scored = lay_out(UNPLAYED, score_in_verl=True)
     scored.reward_score, scored.extra_fields["reward_extra_info"] = 0.5, {"score": 0.5}
     assert scored.as_dict()["rm_scores"].tolist() == [0.5]
-    beside = lay_out(episode(others=(UNPLAYED,))).rows[0].as_dict()
+    beside = lay_out(episode(extra_dialogues=(UNPLAYED,))).rows[0].as_dict()
     assert beside["response_mask"].tolist() == [0]
 
 
@@ -170,11 +170,10 @@ def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earn
 
 
 def several() -> Episode:
-    """An episode with a sub-agent, and with a branch that has its first turn as well."""
     first, second = episode().turns
     branch = episode(turns=(first, replace(second, reward=0.0)), shared_turns=1)
     agent = episode(turns=(turn((7,), 5, 6, reward=0.0, version=6),))
-    return episode(others=(agent, branch))
+    return episode(extra_dialogues=(agent, branch))
 
 
 def test_each_dialogue_of_a_program_is_a_row_and_its_own_the_last() -> None:
@@ -205,18 +204,14 @@ def test_the_other_dialogues_follow_what_is_said_of_the_episode_later() -> None:
 
 
 def shortened(**changes: Any) -> Episode:
-    """An episode of three segments: two turns, one, and two."""
+    # Three segments: two turns, one, and two.
     first, second = episode().turns
     alone = replace(turn((7, 7), 6, 6, reward=0.5, version=7), shortened=True)
-    last = (
-        replace(turn((9,), 5, reward=0.0, version=8), shortened=True),
-        turn((9, 5, 8), 4, 3, reward=2.0, version=9),
-    )
+    last = (replace(turn((9,), 5, reward=0.0, version=8), shortened=True), turn((9, 5, 8), 4, 3, reward=2.0, version=9))
     return episode(turns=(first, second, alone, *last), **changes)
 
 
 def trained(rows: list[dict[str, Any]]) -> list[int]:
-    """The tokens of the rows that are trained on, one row after the other."""
     return [int(token) for row in rows for token in row["responses"][row["response_mask"].bool()]]
 
 
@@ -239,7 +234,7 @@ def test_each_segment_of_a_shortened_dialogue_is_a_row_and_each_token_is_trained
 def test_a_token_that_is_trained_twice_is_noticed() -> None:
     one = shortened()
     again = replace(one, turns=one.segments[1])  # as a dialogue beside it, and not as a segment of it
-    rows = [row.as_dict() for row in lay_out(replace(one, others=(again,))).rows]
+    rows = [row.as_dict() for row in lay_out(replace(one, extra_dialogues=(again,))).rows]
     assert trained(rows) != sampled(one)
     whole = replace(one, turns=tuple(replace(turn, shortened=False) for turn in one.turns))
     with pytest.raises(ValueError, match="the prompt of turn 2 does not begin"):

@@ -1,7 +1,3 @@
-"""Real trainings by an unmodified verl whose reward loop scores with turntree's rewards."""
-
-from pathlib import Path
-
 import pytest
 from real_training import SAMPLES, read_lines, run_training
 
@@ -17,9 +13,7 @@ BY_FUNCTION = (
 )
 
 
-def test_verl_trains_by_turntrees_rewards_and_a_group_without_a_score_is_left_out(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_verl_trains_by_turntrees_rewards_and_a_group_without_a_score_is_left_out(tiny_model, tmp_path):
     trained = run_training(
         tiny_model,
         tmp_path,
@@ -32,7 +26,7 @@ def test_verl_trains_by_turntrees_rewards_and_a_group_without_a_score_is_left_ou
         steps=1,
     )
     assert trained.status == 0, trained.log[-3000:]
-    assert "the data set 'echo' has no rules of comparison" in trained.log
+    assert "the data set 'echo' has no answer format" in trained.log
     (report,) = trained.reports
     assert report.metrics["actor/grad_norm"] > 0
     records = [record for record in trained.records(1).values() if record.episode.task.id == "echo/0"]

@@ -39,7 +39,7 @@ def test_settings_reach_verls_sampler_and_a_filter_that_never_ends_is_ended() ->
     buffer = make(poll_interval=0.05, filter_groups_metric="reward", refill_fn=asked.append, **batches)
     assert (buffer.poll_interval, buffer.filter_groups_metric, buffer.train_batch_size) == (0.05, "reward", 4)
     buffer.refill_fn(8)
-    with pytest.raises(ConfigError, match=r"asked for 9 new prompts .* the bound is 8"):
+    with pytest.raises(ConfigError, match=r"requested 9 new prompts .* the limit is 8"):
         buffer.refill_fn(1)
     assert asked == [8]
 

@@ -1,5 +1,3 @@
-"""The worker of a training whose weights change while it plays: groups that have ended are verified again again."""
-
 from __future__ import annotations
 
 import asyncio
@@ -23,8 +21,6 @@ from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
 
 
 class Queue:
-    """verl's queue of rows, in this process."""
-
     def __init__(self) -> None:
         self.held: dict[str, dict[str, Any]] = {}
         self.cleared: list[str] = []
@@ -46,8 +42,6 @@ class Queue:
 
 
 class Player:
-    """Judges groups: each is then of the newest weights."""
-
     def __init__(self) -> None:
         self.resuming = SimpleNamespace(newest=SimpleNamespace(version=0, see=self._see))
         self.versions: dict[str, int] = {}
@@ -66,7 +60,7 @@ class Player:
     def forget(self, uid: str) -> None:
         self.forgotten.append(uid)
 
-    async def play_again(self, uid: str) -> list[Any]:
+    async def reverify_group(self, uid: str) -> list[Any]:
         self.versions[uid] = self.resuming.newest.version
         return []
 
@@ -83,34 +77,30 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 def worker(queue: Queue) -> Any:
     made = EpisodeWorker.__new__(EpisodeWorker)
     made._player, made._on_resume, made._restarted = Player(), OnResume.EPISODE, False
-    made._interrupted_group = InterruptedGroups()
+    made._ended_groups = InterruptedGroups()
     made._batch = 0
     made._outbox, made._carrier, made.background_tasks = [], None, set()
     return made
 
 
 def reverified(worker: Any) -> dict[str, int]:
-    """Versions of the groups that have ended."""
-    return {uid: group.version for uid, group in worker._interrupted_group.ended.items()}
+    return {uid: group.version for uid, group in worker._ended_groups.ended.items()}
 
 
 async def finish(worker: Any, queue: Queue, uid: str) -> None:
-    """A group of this name ends: it has one row, as far as the queue is concerned."""
     queue.held[uid] = {"status": "pending", "is_prompt": True, "global_steps": 1}
     await worker._pass_on({"uid": uid, "global_steps": 1}, [], validate=False)
     await worker._carrier
 
 
-async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it_was_trained_on(
-    worker: Any, queue: Queue
-) -> None:
+async def test_a_group_that_waits_is_reverified_once_a_version_and_forgotten_when_it_was_trained_on(worker, queue):
     await finish(worker, queue, "a")
     await finish(worker, queue, "b")
     assert reverified(worker) == {"a": 0, "b": 0}
-    await worker.judge_again(1)
+    await worker.reverify(1)
     assert worker._player.versions == {"a": 0, "b": 0}, "they are of the weights of step 1"
     del queue.held["a"]
-    await worker.judge_again(2)
+    await worker.reverify(2)
     await asyncio.sleep(0)
     await worker._carrier
     assert reverified(worker) == {"b": 1}
@@ -118,13 +108,13 @@ async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it
     assert queue.held["b"]["status"] == "finished"
 
 
-async def test_in_order_a_group_is_judged_for_its_own_step_alone(worker: Any, queue: Queue) -> None:
-    """The last step is the control: every group is verified again that is not of the step's weights."""
+async def test_in_order_a_group_is_reverified_for_its_own_step_alone(worker: Any, queue: Queue) -> None:
+    """Control: the last step re-verifies every group of other weights."""
     for uid in "abc":
         await finish(worker, queue, uid)
     for step, (batch, versions) in enumerate([(1, (1, 0, 0)), (2, (2, 2, 0)), (0, (3, 3, 3))], start=2):
         worker._batch = batch
-        await worker.judge_again(step)
+        await worker.reverify(step)
         await asyncio.gather(*worker.background_tasks)
         await worker._carrier
         assert reverified(worker) == dict(zip("abc", versions, strict=True))
@@ -132,7 +122,7 @@ async def test_in_order_a_group_is_judged_for_its_own_step_alone(worker: Any, qu
 
 @pytest.mark.parametrize("locked", [True, False])
 async def test_an_older_answer_of_the_queue_does_not_come_last(worker, queue, monkeypatch, locked):
-    """Else the group that takes an evicted one's place is not verified again, and the trainer waits. Control: no lock."""
+    """Control: without the lock the trainer waits forever."""
     for uid in "ab":
         await finish(worker, queue, uid)
     worker._batch, evicted, asked = 1, asyncio.Event(), queue.async_kv_list
@@ -145,23 +135,20 @@ async def test_an_older_answer_of_the_queue_does_not_come_last(worker, queue, mo
 
     monkeypatch.setattr(queue, "async_kv_list", late)
     if not locked:
-        worker._interrupted_group.listing = contextlib.AsyncExitStack()
-    first = asyncio.create_task(worker.judge_again(2))
+        worker._ended_groups.listing = contextlib.AsyncExitStack()
+    first = asyncio.create_task(worker.reverify(2))
     await asyncio.sleep(0)
     del queue.held["a"]
-    second = asyncio.create_task(worker.judge_again(2))
+    second = asyncio.create_task(worker.reverify(2))
     await asyncio.sleep(0)
     evicted.set()
     await asyncio.gather(first, second)
-    assert worker._interrupted_group._due == ({"b"} if locked else {"a"})
+    assert worker._ended_groups._due == ({"b"} if locked else {"a"})
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
-    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    """The trainer looks between two calls of the worker: rows of the present weights are enough for it. Control: those
-    of a group that was not handed over before are not."""
+async def test_a_group_that_is_trained_on_as_soon_as_it_is_reverified_is_gone(worker, queue, monkeypatch, again):
+    """Control: a group that was never handed over stays."""
     put = queue.async_kv_batch_put
     if again:
         await finish(worker, queue, "a")
@@ -173,22 +160,18 @@ async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
 
     monkeypatch.setattr(queue, "async_kv_batch_put", take)
     if again:
-        await worker.judge_again(2)
+        await worker.reverify(2)
         await asyncio.sleep(0)
         await worker._carrier
     else:
         await finish(worker, queue, "a")
     assert ("a" in queue.held) is not again
-    await worker.judge_again(3)
+    await worker.reverify(3)
     assert worker._player.trained == ["a"] * again
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten(
-    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    """At its first judgement and at a later one, of which verl's buffer drops the earlier rows."""
-
+async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten(worker, queue, monkeypatch, again):
     async def fail(*_: Any, **__: Any) -> None:
         raise OSError("the reward loop is gone")
 
@@ -207,18 +190,18 @@ async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten
         await finish(worker, queue, "a")
     monkeypatch.setattr(queue, "async_kv_batch_put", noted)
     monkeypatch.setattr(worker, "_compute_score", fail)
-    monkeypatch.setattr(worker._player, "play_again", outputs)
+    monkeypatch.setattr(worker._player, "reverify_group", outputs)
     if again:
-        await worker.judge_again(2)
+        await worker.reverify(2)
     else:
         await worker._pass_on({"uid": "a", "global_steps": 1}, await outputs(), validate=False)
     assert puts == [(["a"], [{"status": "failure"}])]
     assert queue.held["a"] == {"status": "failure", "is_prompt": True, "global_steps": 1}
-    assert (worker._outbox, worker._interrupted_group._handing, reverified(worker)) == ([], set(), {})
+    assert (worker._outbox, worker._ended_groups._handing, reverified(worker)) == ([], set(), {})
     assert worker._player.forgotten == ["a"]
     del queue.held["a"]
-    await worker.judge_again(3)
-    assert len(puts) == 1, "it is not verified again again"
+    await worker.reverify(3)
+    assert len(puts) == 1, "it is not re-verified again"
     assert not worker._player.trained
 
 
@@ -227,11 +210,7 @@ class Full(Exception):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_what_cannot_be_handed_over_or_judged_ends_the_workers_call(
-    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
-    """Also where the carrier itself had it verified again, and where another group ends meanwhile; else the trainer waits
-    for ever."""
+async def test_what_cannot_be_handed_over_or_reverified_ends_the_workers_call(worker, queue, monkeypatch, late):
     await finish(worker, queue, "a")
 
     async def fail(*_: Any, **__: Any) -> None:
@@ -239,54 +218,54 @@ async def test_what_cannot_be_handed_over_or_judged_ends_the_workers_call(
 
     if late:
         worker._player.resuming.newest.version = 1
-        worker._interrupted_group.begin_step(1, queue.held)
-        monkeypatch.setattr(worker._player, "play_again", fail)
+        worker._ended_groups.begin_step(1, queue.held)
+        monkeypatch.setattr(worker._player, "reverify_group", fail)
         with pytest.raises(Full):
             await finish(worker, queue, "b")
     else:
         with monkeypatch.context() as patch:
             patch.setattr(queue, "async_kv_batch_put", fail)
             with pytest.raises(Full):
-                await worker.judge_again(2)
+                await worker.reverify(2)
         await worker._pass_on({"uid": "b", "global_steps": 1}, [], validate=False)
     with pytest.raises(Full):
-        await worker.judge_again(3)
+        await worker.reverify(3)
 
 
-async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
+async def test_a_group_on_its_way_is_neither_reverified_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
     await finish(worker, queue, "a")
-    worker._interrupted_group._handing.add("a")
+    worker._ended_groups._handing.add("a")
     queue.held.clear()
-    await worker.judge_again(5)
+    await worker.reverify(5)
     assert reverified(worker) == {"a": 0}
     assert not worker._player.trained
 
 
 @pytest.mark.parametrize("begins", [False, True])
 async def test_what_the_last_step_was_trained_on_does_not_come_back(worker: Any, queue: Queue, begins: bool) -> None:
-    """The engines have newer weights before the trainer begins its next step. Control: a group that waits does."""
+    """Control: a group that waits comes back."""
     await finish(worker, queue, "a")
-    await worker.judge_again(1)
+    await worker.reverify(1)
     if not begins:
         del queue.held["a"]
     worker._player.resuming.newest.see(1)  # a turn of the new weights has ended
     await finish(worker, queue, "b")
     await asyncio.gather(*worker.background_tasks)
     if begins:
-        await worker.judge_again(2)
+        await worker.reverify(2)
     await worker._carrier
     assert reverified(worker) == {"a": int(begins), "b": 1}
     assert ("a" in queue.held) == begins
-    await worker.judge_again(2)
+    await worker.reverify(2)
     assert worker._player.trained == ([] if begins else ["a"])
 
 
 async def test_a_worker_that_was_started_again_says_that_it_cannot_judge(worker: Any) -> None:
     worker._restarted = True
     with pytest.raises(RuntimeError, match="resume the run from its last checkpoint"):
-        await worker.judge_again(2)
+        await worker.reverify(2)
     worker._on_resume = OnResume.TURN
-    await worker.judge_again(2)
+    await worker.reverify(2)
 
 
 def test_an_engine_that_is_not_turntrees_is_refused_by_name() -> None:
@@ -296,11 +275,9 @@ def test_an_engine_that_is_not_turntrees_is_refused_by_name() -> None:
 
 
 class Calls:
-    """A worker's methods, of which each call is noted."""
-
     def __init__(self, made: list[Any], number: int) -> None:
         self.generate_sequences = SimpleNamespace(remote=lambda chunk: self._note(number, chunk))
-        self.judge_again = SimpleNamespace(remote=lambda step: self._note(number, step))
+        self.reverify = SimpleNamespace(remote=lambda step: self._note(number, step))
         self._made = made
 
     def _note(self, number: int, said: Any) -> Any:
@@ -308,9 +285,7 @@ class Calls:
         return SimpleNamespace(future=Future)
 
 
-async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_apart(monkeypatch):
     monkeypatch.setattr(manager, "transfer_queue", SimpleNamespace(kv_list=lambda partition: {}))
     made: list[Any] = []
     one = EpisodeManager.__new__(EpisodeManager)
@@ -325,10 +300,7 @@ async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_
     assert told == [(0, [0]), (1, [0]), (2, 1), (2, [1]), (0, [1]), (1, 1)]
 
 
-async def test_a_resumed_run_plays_what_had_ended_anew_and_finds_no_row_of_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A checkpoint has rows of groups that ended, and of its own step: those lost their group when it was trained."""
+async def test_a_resumed_run_plays_what_had_ended_anew_and_finds_no_row_of_before(monkeypatch):
     prompt = {"is_prompt": True, "global_steps": 2}
     held = {
         "a": {**prompt, "status": "finished"},

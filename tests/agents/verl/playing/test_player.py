@@ -44,7 +44,6 @@ class Stage:
         return output, engine
 
     async def play_group(self, *texts: str, size: int) -> list[EpisodeOutput]:
-        """A group in which each attempt, in their order, says one of ``texts``."""
         engines = map(self.engine, texts)
         return await self.player().play_group(SAMPLING, self.row, lambda: next(engines), size=size)
 
@@ -69,7 +68,11 @@ async def test_an_episode_that_its_infrastructure_break_is_tried_once_more_with_
     assert (row["response_mask"].sum() == 0) == masked
     assert len(row["responses"]) > 1
     assert (info["failure"], info["masked"], info["attempts"]) == (masked, masked, tries)
-    assert (info["lost_tool"], info["lost_environment"], info["lost_engine"]) == (tries - 1 + masked, 0, 0)
+    assert (info["failed_attempts_tool"], info["failed_attempts_environment"], info["failed_attempts_engine"]) == (
+        tries - 1 + masked,
+        0,
+        0,
+    )
     # Each turn has a seed of its own, which a second try has again.
     assert (engine.seeds[0] == engine.seeds[-1]) == (tries == len(texts))
 
@@ -84,7 +87,7 @@ async def test_an_episode_whose_replica_is_lost_is_played_again_on_another(stage
     engines = iter([RecordingEngine(EngineLost("killed")), stage.engine("good")])
     (output,) = await stage.player().play_group(SAMPLING, stage.row, lambda: next(engines), size=1)
     info = told(output)
-    assert (output.reward_score, info["lost_engine"], info["masked"]) == (1.0, 1, 0.0)
+    assert (output.reward_score, info["failed_attempts_engine"], info["masked"]) == (1.0, 1, 0.0)
     assert sum(output.response_mask) > 0
 
 
@@ -102,7 +105,11 @@ async def test_a_reward_that_raises_is_asked_once_more_and_then_masks(stage: Sta
         failures += [OSError("the judge is gone"), SystemExit(0)][:times]
         (output,) = await stage.play_group("5", size=1)
         info = told(output)
-        assert (info["lost_reward"], info["masked"], bool(sum(output.response_mask))) == (lost, lost, not lost)
+        assert (info["failed_attempts_reward"], info["masked"], bool(sum(output.response_mask))) == (
+            lost,
+            lost,
+            not lost,
+        )
 
 
 async def test_an_environment_that_cannot_be_made_is_a_masked_episode(stage: Stage) -> None:
@@ -245,9 +252,7 @@ def test_environments_of_the_same_settings_share_a_memo_where_the_run_wants_one(
     assert other.memo is not one.memo
 
 
-async def test_a_group_is_scored_together_by_the_rewards_of_the_configuration(
-    stage: Stage, own_rewards: None, tmp_path: Path
-) -> None:
+async def test_a_group_is_scored_together_by_the_rewards_of_the_configuration(stage, own_rewards, tmp_path):
     @reward("first_half", group=True)
     def first_half(samples: Sequence[Sample]) -> list[float]:
         assert len(samples) == 3

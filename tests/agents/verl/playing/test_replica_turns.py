@@ -11,7 +11,7 @@ from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.engines.routing import route_key
 from turntree.agents.errors import EngineFailed, EngineLost
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
-from turntree.agents.verl.serving.turn_pipe import TurnBatchServer, TurnPipe
+from turntree.agents.verl.serving.turns import TurnBatchServer, TurnPipe
 from turntree.spec_tree import DialogueState
 
 
@@ -22,16 +22,13 @@ async def echo(seconds: float, prompt: tuple[int, ...]) -> Completion:
     return a_turn(*prompt)
 
 
-def desk(seconds: float = 0.0) -> TurnBatchServer:
-    """Over an engine that samples its prompt again; a prompt of one token is refused."""
+def batches(seconds: float = 0.0) -> TurnBatchServer:
     return TurnBatchServer(RecordingEngine(lambda prompt, _: echo(seconds, prompt)))
 
 
 class Actor:
-    """A Ray actor's handle without Ray: ``handle.method.remote(...)`` over a desk of this process."""
-
-    def __init__(self, desk: TurnBatchServer) -> None:
-        self.desk = desk
+    def __init__(self, batches: TurnBatchServer) -> None:
+        self.batches = batches
         self.calls: Counter[str] = Counter()
         self.dead = False
         self.restarts_after_submit = False
@@ -42,18 +39,18 @@ class Actor:
         self.calls["submit"] += 1
         if self.dead:
             raise ConnectionError("gone")
-        life = self.desk.submit(client, requests)
+        life = self.batches.submit(client, requests)
         if self.restarts_after_submit:
-            self.restarts_after_submit, self.desk = False, desk()
+            self.restarts_after_submit, self.batches = False, batches()
         return life
 
     async def collect(self, client: str, life: str) -> Any:
         self.calls["collect"] += 1
-        return await self.desk.collect(client, life)
+        return await self.batches.collect(client, life)
 
 
 async def test_turns_that_are_asked_for_together_travel_together() -> None:
-    actor = Actor(desk(0.02))
+    actor = Actor(batches(0.02))
     pipe = TurnPipe(actor, "a")
     turns = await asyncio.gather(*(pipe.generate(TurnRequest((1, number), Sampling())) for number in range(200)))
     assert [turn.token_ids for turn in turns] == [(1, number) for number in range(200)]
@@ -62,7 +59,7 @@ async def test_turns_that_are_asked_for_together_travel_together() -> None:
 
 
 async def test_a_turn_may_be_asked_for_while_others_run() -> None:
-    pipe = TurnPipe(Actor(desk(0.01)), "a")
+    pipe = TurnPipe(Actor(batches(0.01)), "a")
 
     async def episode(number: int) -> tuple[int, ...]:
         prompt: tuple[int, ...] = (number, number)
@@ -76,7 +73,7 @@ async def test_a_turn_may_be_asked_for_while_others_run() -> None:
 
 
 async def test_clients_of_one_server_get_their_own_turns() -> None:
-    actor = Actor(desk(0.01))
+    actor = Actor(batches(0.01))
     first, second = TurnPipe(actor, "a"), TurnPipe(actor, "b")
     turns = await asyncio.gather(
         first.generate(TurnRequest((1, 1), Sampling())), second.generate(TurnRequest((2, 2), Sampling()))
@@ -85,7 +82,7 @@ async def test_clients_of_one_server_get_their_own_turns() -> None:
 
 
 async def test_what_the_engine_raises_reaches_the_episode_that_asked_and_the_pipe_goes_on() -> None:
-    pipe = TurnPipe(Actor(desk()), "a")
+    pipe = TurnPipe(Actor(batches()), "a")
     good, bad = await asyncio.gather(
         pipe.generate(TurnRequest((1, 2), Sampling())),
         pipe.generate(TurnRequest((1,), Sampling())),
@@ -100,41 +97,39 @@ async def test_what_the_engine_raises_reaches_the_episode_that_asked_and_the_pip
 
 
 async def test_a_dead_server_ends_every_wait() -> None:
-    actor = Actor(desk(1000))
+    actor = Actor(batches(1000))
     actor.dead = True
     pipe = TurnPipe(actor, "a")
     turns = await asyncio.wait_for(
         asyncio.gather(*(pipe.generate(TurnRequest((1, 2), Sampling())) for _ in range(3)), return_exceptions=True),
         patience(5),
     )
-    assert [str(turn) for turn in turns] == ["the rollout server is gone: gone"] * 3
+    assert [str(turn) for turn in turns] == ["the rollout server is unreachable: gone"] * 3
     assert all(isinstance(turn, EngineLost) for turn in turns)
 
 
 async def test_what_was_asked_of_a_server_before_its_restart_is_lost_and_not_waited_for() -> None:
-    actor = Actor(desk(1000))
+    actor = Actor(batches(1000))
     pipe = TurnPipe(actor, "a")
     actor.restarts_after_submit = True
-    with pytest.raises(EngineLost, match="it was restarted"):
+    with pytest.raises(EngineLost, match="the server was restarted"):
         await asyncio.wait_for(pipe.generate(TurnRequest((1, 1), Sampling())), patience(5))
-    actor.desk = desk()
+    actor.batches = batches()
     assert (await pipe.generate(TurnRequest((2, 2), Sampling()))).token_ids == (2, 2)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01])
 async def test_nothing_is_left_behind(seconds: float) -> None:
-    actor = Actor(desk(seconds))
+    actor = Actor(batches(seconds))
     pipe = TurnPipe(actor, "a")
     asked = asyncio.gather(*(pipe.generate(TurnRequest((1, 2), Sampling())) for _ in range(10)))
     await asyncio.sleep(0)
     assert pipe.waiting == 10
     await asked
-    await soon(lambda: (pipe.waiting, actor.desk.held) == (0, 0))
+    await soon(lambda: (pipe.waiting, actor.batches.held) == (0, 0))
 
 
 class Replica:
-    """Says which replica it is; dead ones raise."""
-
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.dead = asyncio.Event()
@@ -175,13 +170,13 @@ async def test_the_samples_and_turns_of_a_task_meet_in_one_replica() -> None:
     assert set(cluster.turns.routes.loads().values()) == {0}
 
 
-async def test_a_turn_ahead_goes_home_and_counts_nowhere() -> None:
-    """The step that it is for begins there, wherever the task is now. Control: a turn of this step."""
+async def test_a_precomputed_turn_goes_to_its_owner_and_counts_nowhere() -> None:
+    """Control: a turn of this step."""
     cluster = Cluster(2)
-    home, routes = cluster.turns.home(state(0)), cluster.turns.routes
-    assert routes.hold(route_key(state(0)), 1 - home)
+    owner, routes = cluster.turns.owner(state(0)), cluster.turns.routes
+    assert routes.hold(route_key(state(0)), 1 - owner)
     before = routes.loads()
-    for precomputed_for, rank in ((2, home), (0, 1 - home)):
+    for precomputed_for, rank in ((2, owner), (0, 1 - owner)):
         cluster.replicas[rank].busy = 0.01
         request = TurnRequest((1,), Sampling(), state=state(0), precomputed_for=precomputed_for)
         asked = asyncio.create_task(cluster.turns.dialogue().generate(request))
@@ -234,7 +229,7 @@ async def test_turns_wait_for_the_only_replica_to_come_back() -> None:
 async def test_a_wait_for_a_replica_has_an_end() -> None:
     cluster = Cluster(1, patience=0.05)
     cluster.replicas[0].dead.set()
-    for match in ("killed", "no engine replica came back within 0.05 s"):
+    for match in ("killed", "none returned within 0.05 s"):
         with pytest.raises(EngineLost, match=match):
             await asyncio.wait_for(ask(cluster.turns.dialogue(), state(0)), patience(5))
 

@@ -1,5 +1,3 @@
-"""The player of a training whose weights change while it plays."""
-
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 
 
 class Versioned:
-    """An engine that says as many words as its weights have versions; ``aborts`` of its requests end at an update."""
+    # Samples as many words as its weights have versions; ``aborts`` of its requests end at an update.
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -50,7 +48,7 @@ def forking(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "env_id": "trained_envs:Forking", "env_kwargs": "{}", "uid": "group"}
 
 
-async def test_a_group_that_waits_is_judged_and_scored_again_by_the_newest_weights(
+async def test_a_group_that_waits_is_reverified_and_scored_again_under_the_newest_weights(
     rollout_config: Any, chatml: Any, forking: dict[str, Any], engine: Versioned
 ) -> None:
     player = EpisodePlayer(rollout_config, chatml, OnResume.EPISODE)
@@ -60,7 +58,7 @@ async def test_a_group_that_waits_is_judged_and_scored_again_by_the_newest_weigh
     assert player.resuming is not None
     engine.version = 1
     player.resuming.newest.see(1)
-    again = await player.play_again("group")
+    again = await player.reverify_group("group")
     assert versions(again) == {(1, 1)}
     assert player.version_of("group") == 1
     assert again[0].reward_score < first[0].reward_score, "its last turn is longer now"
@@ -83,7 +81,6 @@ async def test_a_group_that_waits_is_judged_and_scored_again_by_the_newest_weigh
 async def test_an_interrupted_episode_goes_on_as_the_run_has_it(
     rollout_config: Any, chatml: Any, forking: dict[str, Any], engine: Versioned, how: OnResume, env: str, found: Any
 ) -> None:
-    """An environment that cannot go back has only its interrupted turn verified again."""
     engine.aborts = 1
     player = EpisodePlayer(rollout_config, chatml, how)
     outputs = await player.play_group(SAMPLING, {**forking, "env_id": f"trained_envs:{env}"}, lambda: engine, size=1)
@@ -94,13 +91,13 @@ async def test_an_interrupted_episode_goes_on_as_the_run_has_it(
     assert not outputs[0].masked
 
 
-async def test_a_group_that_cannot_be_judged_is_masked_and_not_waited_for(rollout_config, chatml, forking, engine):
+async def test_a_group_that_cannot_be_reverified_is_masked_and_not_waited_for(rollout_config, chatml, forking, engine):
     player = EpisodePlayer(rollout_config, chatml, OnResume.EPISODE)
     await player.play_group(SAMPLING, forking, lambda: engine, size=1)
     engine.lost = True
     assert player.resuming is not None
     player.resuming.newest.see(1)
-    (output,) = await player.play_again("group")
+    (output,) = await player.reverify_group("group")
     assert output.masked
     assert player.version_of("group") == 1
 
@@ -112,7 +109,7 @@ async def test_a_group_that_is_left_out_is_kept_no_longer_and_counts_as_untraine
     await player.play_group(SAMPLING, forking, lambda: engine, size=1)
     player.forget("group")
     with pytest.raises(KeyError):
-        await player.play_again("group")
+        await player.reverify_group("group")
     player.forget("group")
     assert player.resuming is not None
     assert not any(request.sampling.seed in player.resuming.trained for request in engine.requests)

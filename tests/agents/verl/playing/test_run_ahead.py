@@ -11,23 +11,21 @@ from turntree.agents.engines.protocol import Completion, FinishReason
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
-from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
-from turntree.agents.verl.playing.run_ahead_rows import RowForecast
+from turntree.agents.verl.playing.run_ahead import RowForecast, RunAheadEpisodes
 
 ROWS = [
-    {"index": 10 + place, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "raw_prompt": []} for place in range(7)
+    {"index": 10 + position, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "raw_prompt": []}
+    for position in range(7)
 ]
 
 
 class Shuffled:
-    """Another order in every epoch."""
-
     def __init__(self) -> None:
         self.epoch = 0
 
     def __iter__(self) -> Iterator[int]:
         self.epoch += 1
-        return iter([(place * 3 + self.epoch) % 7 for place in range(7)])
+        return iter([(position * 3 + self.epoch) % 7 for position in range(7)])
 
 
 def forecast(order: Any = range(7), *, fetched: int = 2, batch: int = 2, **settings: Any) -> RowForecast:
@@ -67,8 +65,8 @@ def test_every_epochs_own_order_is_followed() -> None:
     known, trainer = forecast(Shuffled()), Shuffled()
     batches: list[list[int]] = []
     for _ in range(3):
-        places = list(trainer)
-        batches += [[10 + place for place in places[first : first + 2]] for first in (0, 2, 4)]
+        positions = list(trainer)
+        batches += [[10 + position for position in positions[first : first + 2]] for first in (0, 2, 4)]
     for batch, following in pairwise(batches):
         assert indices(known.after(submitted(*batch))) == following
 
@@ -81,7 +79,7 @@ def test_rows_that_a_group_filter_takes_one_by_one_are_followed() -> None:
 
 
 def test_a_data_set_smaller_than_a_fetch_is_refused() -> None:
-    with pytest.raises(ValueError, match="has 7 rows, the loader takes 8"):
+    with pytest.raises(ValueError, match=r"needs at least 8 rows.* it has 7"):
         forecast(fetched=8, batch=8).after(submitted(10))
 
 
@@ -89,8 +87,6 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 
 
 class Pipe(RecordingEngine):
-    """A server that answers by itself, or gives each turn up once it may."""
-
     def __init__(self, engine: ScriptedEngine | None = None) -> None:
         super().__init__(engine or self.give_up)
         self.begun: list[int] = []
@@ -109,20 +105,18 @@ def player(rollout_config: Any, chatml: Any) -> EpisodePlayer:
     return EpisodePlayer(rollout_config, chatml)
 
 
-def played_by(player: EpisodePlayer, pipe: Any, *, slots: int = 1) -> AheadPlays:
-    return AheadPlays(player, {0: pipe}, ReplicaTurns({0: pipe}, lambda rank: settled()), slots=slots)
+def played_by(player: EpisodePlayer, pipe: Any, *, slots: int = 1) -> RunAheadEpisodes:
+    return RunAheadEpisodes(player, {0: pipe}, ReplicaTurns({0: pipe}, lambda rank: settled()), slots=slots)
 
 
-Ahead = Callable[..., Awaitable[AheadPlays]]
+Ahead = Callable[..., Awaitable[RunAheadEpisodes]]
 
 
 @pytest.fixture
 def ahead(player: EpisodePlayer, row: dict[str, Any]) -> Ahead:
-    """Plays rows ahead by a server, and waits until what can begin has begun."""
-
     async def start(
         pipe: Pipe, *, slots: int = 1, size: int = 1, rows: Sequence[dict[str, Any]] = (row,)
-    ) -> AheadPlays:
+    ) -> RunAheadEpisodes:
         plays = played_by(player, pipe, slots=slots)
         plays.start(rows, SAMPLING, size=size)
         await settled()
@@ -184,4 +178,4 @@ async def test_a_server_that_is_away_does_not_hold_a_step_up(player, caplog):
             raise RuntimeError("the actor died")
 
     await played_by(player, Away()).begin_step(3)
-    assert "was not told that step 3 begins: the actor died" in caplog.text
+    assert "could not begin step 3: the actor died" in caplog.text

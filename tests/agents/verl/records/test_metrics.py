@@ -6,7 +6,7 @@ import pytest
 
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.episodes.failures import FailureKind
-from turntree.agents.resuming.resume_counts import ResumeCounts
+from turntree.agents.resuming.interrupted_turns import ResumeCounts
 from turntree.agents.turn_drafts.precomputed import RunAheadStats
 from turntree.agents.turn_drafts.stored import ReuseStats
 from turntree.agents.verl.records.metrics import (
@@ -35,7 +35,7 @@ def counters() -> dict[str, float]:
     stats = EngineStats(
         seconds=2.0, draft_seconds=0.5, draft_idle_seconds=0.2, prompt_tokens=10, cached_tokens=4, forward_passes=7
     )
-    named = {"reuse": ReuseStats(turns=1), "run_ahead": RunAheadStats(promoted=3), "broker": SwapCounts(taken=2)}
+    named = {"reuse": ReuseStats(turns=1), "run_ahead": RunAheadStats(promoted=3), "sharing": SwapCounts(received=2)}
     values = stats.to_dict()
     for prefix, counted in named.items():
         values |= {f"{prefix}_{name}": value for name, value in asdict(counted).items()}
@@ -45,7 +45,7 @@ def counters() -> dict[str, float]:
 
 
 def test_all_that_is_logged_is_in_the_table_and_all_of_the_table_is_logged() -> None:
-    lost = {"program_error": 1.0, **{f"lost_{kind}": 1 for kind in FailureKind}}
+    lost = {"program_error": 1.0, **{f"failed_attempts_{kind}": 1 for kind in FailureKind}}
     versions = {"min_global_steps": 1, "max_global_steps": 2, "reward_extra_info": {"score": 1.0}}
     interrupted = [
         row(
@@ -64,7 +64,7 @@ def test_what_has_no_data_is_left_out_and_the_documentation_has_the_table() -> N
     logged = episode_metrics([plain])
     assert "turntree/acceptance" not in logged
     assert logged["turntree/tokens_per_forward_pass"] == 1.0
-    assert not any("lost_" in name or "program" in name for name in logged)
+    assert not any("failed_attempts" in name or "program" in name for name in logged)
     assert episode_metrics([]) == {}
     assert engine_metrics([]) == {}
     rows = [f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS]

@@ -99,7 +99,7 @@ def trainer(mode: str, path: str | None = None) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """A run that was killed in its third step, with a checkpoint of the second."""
+    # A run that was killed in its third step, with a checkpoint of the second.
     folder = RunFolder(tmp_path)
     for step in (1, 2, 3):
         append_line(folder.metrics, {"step": step, "data": {"score": step}})
@@ -189,8 +189,7 @@ def test_metrics_are_a_table_at_the_end_with_a_row_a_step_and_a_column_a_metric(
 
 
 def test_episodes_of_weights_that_the_resumed_run_never_has_go_too(folder: RunFolder) -> None:
-    """An asynchronous training judges what it began before the checkpoint by weights of after it. Control: what it
-    began and ended before."""
+    """Control: episodes that ended before the checkpoint."""
 
     def lines(step: int) -> list[list[int]]:
         rows = [json.loads(line) for line in folder.episodes(step).read_text().splitlines()]

@@ -20,7 +20,7 @@ def episode(*turns: tuple[int, ...]) -> Episode:
         ([(1, 2), (3, 4), (5, 6, 7, 8)], 0.0, 4.0, 0.5),
     ],
 )
-def test_an_episode_is_compared_with_the_last_one_of_its_place(turns, unchanged, same, share):
+def test_an_episode_is_compared_with_the_last_one_of_its_key(turns, unchanged, same, share):
     last, first = LastEpisodes(), episode((1, 2), (3, 4))
     assert last.compare("here", first) == last.compare("there", episode((7,))) == {}
     names = ("coupled_unchanged", "coupled_same_tokens", "coupled_same_share")

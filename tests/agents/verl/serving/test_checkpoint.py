@@ -26,8 +26,6 @@ def config(name: str = "turntree", devices: int = 2, **rollout: int) -> Any:
 
 
 class Handle:
-    """An actor whose answer is what ``ray.get`` gives."""
-
     def __init__(self, calls: list[tuple[str, int]], answer: Exception | None) -> None:
         self.save_state, self.calls, self.answer = self, calls, answer
 
@@ -97,7 +95,7 @@ async def played() -> Server:
     server = Server()
     server.forest.insert(STATE, [3, 4, 3])
     await server.reuse.generate(TurnRequest((1, 2), Sampling(max_tokens=4, seed=1)))
-    server.ahead.stock.put((5, 1.0), 7, (1, 2, 3), step=2)
+    server.ahead.store.put((5, 1.0), 7, (1, 2, 3), step=2)
     return server
 
 
@@ -113,7 +111,7 @@ async def test_a_server_takes_up_what_another_one_wrote(tmp_path: Path) -> None:
     after.state.read(tmp_path / "state", step=1)
     assert after.forest.stats().tokens == 3
     assert after.forest.tree(STATE) == before.forest.tree(STATE)
-    assert list(after.ahead.stock.turns()) == list(before.ahead.stock.turns())
+    assert list(after.ahead.store.turns()) == list(before.ahead.store.turns())
     for server in (before, after):
         server.reuse.close_step()
     asked = Sampling(max_tokens=4, seed=9)
@@ -147,14 +145,14 @@ def relisted(**changes: Any) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [
-        *((f"{part}.npz", flipped, rf"{part}\.npz does not have the digest .*resume_from_path") for part in PARTS),
+        *((f"{part}.npz", flipped, rf"digest of {part}\.npz differs .*resume_from_path") for part in PARTS),
         ("ledger.npz", None, r"ledger\.npz is missing"),
         ("state.json", lambda text: text[: len(text) // 2], r"state\.json cannot be read"),
-        ("state.json", relisted(format=9), "format 9, expected 2"),
+        ("state.json", relisted(format=9), "format is 9, expected 2"),
         ("state.json", relisted(files={"../a": ""}), r"names '\.\./a'"),
         ("state.json", relisted(files=3), r"state\.json cannot be read"),
         ("state.json", lambda _: b"[" * 60_000, r"state\.json cannot be read"),
-        ("state.json", relisted(step=4), "of step 4"),
+        ("state.json", relisted(step=4), "step is 4"),
         ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got those of other; use"),
     ],
 )
@@ -183,4 +181,4 @@ async def test_parts_that_the_saved_run_did_not_have_stay_empty(tmp_path: Path) 
     lean.write(tmp_path / "state", lean.collect(), step=1)
     after = Server()
     after.state.read(tmp_path / "state", step=1)
-    assert (after.forest.stats().tokens, after.ahead.stock.tokens) == (3, 0)
+    assert (after.forest.stats().tokens, after.ahead.store.tokens) == (3, 0)

@@ -1,5 +1,3 @@
-"""What verl asks of its own server does not wait for precomputed turns: a server of verl's that runs no engine."""
-
 import asyncio
 import importlib
 from types import SimpleNamespace
@@ -9,13 +7,13 @@ import pytest
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.serving.external_server import ExternalServer
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
+from turntree.agents.verl.serving.turns import NumberedRequest
 
 RUN_AHEAD = {"turntree": {"run_ahead": {"enabled": True}}}
 
 
 class Held:
-    """An engine whose precomputed turns run until they are aborted, with two tokens; others end at once."""
+    # Precomputed turns run until they are aborted, with two tokens; all other turns end at once.
 
     vocabulary, max_context, version = 16, 64, 0
 
@@ -38,8 +36,6 @@ class Held:
 
 
 class Verls:
-    """Notes how many precomputed turns the engine has at each call."""
-
     def __init__(self, engine: Held) -> None:
         self.config = SimpleNamespace(custom=RUN_AHEAD, max_num_seqs=8, seed=0, max_model_len=64, response_length=8)
         self.engine, self.replica_rank, self.global_steps = engine, 0, 0
@@ -108,7 +104,6 @@ def test_each_is_called_again_where_the_server_died_meanwhile(engine: str) -> No
 
 
 async def test_nothing_is_precomputed_from_then_until_the_next_step_begins() -> None:
-    """Not when the weights have come, since the engine may have no memory for keys and values yet."""
     server = await serving(7)
     await server.sleep()
     await server.submit_turns("me", [turn(9, precomputed_for=3)])

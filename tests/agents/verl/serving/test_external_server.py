@@ -1,5 +1,3 @@
-"""Replicas of vLLM and SGLang with a broker between them: verl's servers without verl, the stores in this process."""
-
 from __future__ import annotations
 
 import asyncio
@@ -22,7 +20,7 @@ from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, sta
 from turntree.agents.verl.serving import external_server, restarts
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
 from turntree.agents.verl.serving.turn_broker import TurnBroker
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
+from turntree.agents.verl.serving.turns import NumberedRequest
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.rules.ledger import Ledger
 from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
@@ -31,13 +29,10 @@ from turntree.spec_tree.sharing.turn_sharing import Swapped
 
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
 REPLAY = {"reuse": {"mode": "same_seed"}}
-ROOM = 1 << 13
-"""Of the broker, bytes: two steps of 50 turns from each of two replicas do not fit."""
+BROKER_BYTES = 1 << 13  #: bytes of the broker: two steps of 50 turns from each of two replicas do not fit
 
 
 class DirectBroker:
-    """The sharing of one replica with a broker in this process."""
-
     def __init__(self, broker: TurnBroker, rank: int) -> None:
         self.broker, self.rank = broker, rank
         self.cursor: Any = None
@@ -50,14 +45,12 @@ class DirectBroker:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> TurnBroker:
-    made = TurnBroker(SharingSettings(replicas_per_task=0, max_bytes=ROOM))
+    made = TurnBroker(SharingSettings(replicas_per_task=0, max_bytes=BROKER_BYTES))
     monkeypatch.setattr(external_server, "BrokerClient", lambda rank: DirectBroker(made, rank))
     return made
 
 
 class VerlServer:
-    """What is used of verl's server classes."""
-
     async def generate(self, prompt_ids: Any, sampling_params: Any, request_id: str) -> str:
         return f"verl's own answer to {request_id}"
 
@@ -69,8 +62,7 @@ class VerlServer:
 
 
 def no_two_alike(rank: int, length: Callable[[int], int]) -> RecordingEngine:
-    """Its turns have numbers, by which each is told from all others of this replica and of the other; the number of
-    a turn decides its ``length``."""
+    # Turns are numbered, unique over both replicas; a turn's number decides its ``length``.
     engine = RecordingEngine()
 
     def say(*_: Any) -> Completion:
@@ -136,7 +128,6 @@ async def ask(server: Server, seed: int, *, reuse: bool = True) -> Any:
 
 
 async def play(servers: Sequence[Server], step: int, *, turns: int = 3, reuse: bool = True) -> None:
-    """A step as verl has it: all replicas sample, all are put to sleep, all get new weights."""
     for server in servers:
         for number in range(turns):
             await ask(server, 100 * step + number, reuse=reuse)
@@ -148,10 +139,8 @@ async def play(servers: Sequence[Server], step: int, *, turns: int = 3, reuse: b
 
 @pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
 @pytest.mark.parametrize("shared", [True, False])
-async def test_what_one_replica_sampled_is_in_the_store_of_the_other(
-    broker: TurnBroker, run: dict[str, Any], shared: bool
-) -> None:
-    """The stores are told of nothing else here, so without a broker they stay empty."""
+async def test_what_one_replica_sampled_is_in_the_store_of_the_other(broker, run, shared):
+    """Control: without a broker the stores stay empty."""
     servers = await pair(shared=shared, run=run)
     await play(servers, 1)
     assert [server.held for server in servers] == [3 * shared] * 2
@@ -177,9 +166,7 @@ async def test_turns_of_validations_are_given_to_nobody(broker: TurnBroker, run:
     assert [server.held for server in servers] == [3, 3], "the control: turns of training are"
 
 
-async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(
-    broker: TurnBroker,
-) -> None:
+async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(broker):
     servers = await pair()
     assert await servers[1].generate([1, 2], {"max_tokens": 8}, "r") == "verl's own answer to r"
     await play(servers, 1, turns=0)
@@ -187,10 +174,8 @@ async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_gi
 
 
 @pytest.mark.parametrize("most", [1024, 1 << 20])
-async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_give(
-    broker: TurnBroker, most: int
-) -> None:
-    """The larger bound is the control: more is given than the smaller one, and all of it comes."""
+async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_give(broker, most):
+    """Control: with the larger bound all turns arrive."""
     forest = ForestConfig(max_tokens=most, max_cold_tokens=most, rollouts_per_state=1 << 10)
     servers = await pair(forest=forest, length=lambda number: 15)
     for step in range(1, 5):
@@ -199,15 +184,14 @@ async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_giv
         stats = server.forest.stats()
         assert stats.tokens + stats.cold_tokens <= 2 * most
         assert (stats.rollouts == 200) is (most > 1024)
-    assert broker.stats().nbytes <= ROOM
+    assert broker.stats().nbytes <= BROKER_BYTES
     assert broker.stats().dropped > 0
 
 
 async def used(
     length: Callable[[int], int] = lambda number: 3, *, lent: bool = False, steps: int = 6
 ) -> list[list[int]]:
-    """Numbers of the stored turns that each replica began a turn with, in order. ``lent``: what an sharing of stored
-    turns would do, in place of drafts."""
+    # Numbers of the stored turns with which each replica began a turn. ``lent``: stored turns are shared, not drafts.
     servers = await pair(run=REPLAY, length=length)
     for step in range(1, steps):
         await play(servers, step)
@@ -230,16 +214,13 @@ async def test_stored_turns_that_two_replicas_hold_are_used_twice(broker: TurnBr
 
 
 LENGTHS = (lambda number: 1 + number % 3, lambda number: 6 - number % 3)
-"""A turn is longer than its sibling by one of them, shorter by the other."""
 
 
 async def test_no_stored_turn_is_chosen_by_its_length(broker: TurnBroker) -> None:
     assert await used(LENGTHS[0]) == await used(LENGTHS[1])
 
 
-async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
-    broker: TurnBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(broker, monkeypatch):
     """Control of the test above."""
     take = Ledger.take
 
@@ -252,9 +233,7 @@ async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
 
 
 @pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
-async def test_a_resumed_replica_goes_on_as_the_unbroken_one(
-    broker: TurnBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: dict[str, Any]
-) -> None:
+async def test_a_resumed_replica_goes_on_as_the_unbroken_one(broker, monkeypatch, tmp_path, run):
     run = {**run, "checkpoint_dir": str(tmp_path)}
     unbroken = await pair(run=run)
     await play(unbroken, 1)
@@ -309,9 +288,7 @@ async def test_a_server_that_answers_no_requests_serves_as_verls(broker: TurnBro
     assert not await server.step_counters()
 
 
-async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weights(monkeypatch):
     monkeypatch.setattr(restarts, "is_restarted", lambda: True)
     server = Server(run=REPLAY)
     await server.serve_turns(shared=False)
@@ -319,7 +296,7 @@ async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weig
     for call in (server.generate([1, 2], {}, "r"), server.submit_turns("c", [])):
         with pytest.raises(EngineLost, match="no weights"):
             await call
-    with pytest.raises(EngineLost, match="during an update"):
+    with pytest.raises(EngineLost, match="during a weight update"):
         await server.set_global_steps(2, "an earlier life")
     assert not serving.done()
     await server.set_global_steps(2, await server.ready())
@@ -328,8 +305,6 @@ async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weig
 
 
 class Launched(ExternalReplica):
-    """A replica of verl's: of ``workers`` it has one, and a server for each of two nodes."""
-
     def __init__(self, sharing: Any) -> None:
         self.told: list[bool] = []
         self.config = SimpleNamespace(name="turntree", engine_kwargs={"turntree": {"sharing": sharing}})

@@ -1,5 +1,3 @@
-"""What runs in actors, in real ones: replicas without a trainer, their broker and their router, killed as kill -9 does."""
-
 import asyncio
 import os
 import shutil
@@ -22,9 +20,9 @@ from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.settings import SharingSettings
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.run.prefork import py_executable
-from turntree.agents.verl.serving.replica import _place, _sharing
+from turntree.agents.verl.serving.local import _device_sharing, _node_and_devices
 from turntree.agents.verl.serving.turn_broker import BROKER_NAME, BrokerClient, start_broker
-from turntree.agents.verl.serving.turn_pipe import TurnPipe
+from turntree.agents.verl.serving.turns import TurnPipe
 from turntree.spec_tree import DialogueState, SpecForest
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.sharing.turn_sharing import SharedTurns, SharingFailed
@@ -54,7 +52,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def no_broker(cluster: Any) -> Iterator[None]:
-    """The next test finds no broker with turns of the last: an actor that nobody holds goes when Ray comes to it."""
+    # Ray ends an actor that nobody references only some time later.
     yield
     with suppress(ValueError):
         cluster.kill(cluster.get_actor(BROKER_NAME))
@@ -70,12 +68,12 @@ def test_a_broker_that_is_killed_is_done_without_and_comes_back(cluster: Any) ->
     here = DialogueState.from_tokens([1, 2], task="7", env="sums")
     one.note(here, (1, 2, 3))
     one.swap()
-    assert other.swap().taken == 1
+    assert other.swap().received == 1
     pid = cluster.get(broker.__ray_call__.remote(lambda _: os.getpid()))
     os.kill(pid, signal.SIGKILL)  # dead at once, unlike by ray.kill(); Ray starts it again, empty
     one.note(here, (4, 5, 6))
-    eventually(lambda: one.swap().given == 2, 120)
-    eventually(lambda: other.swap().taken == 2, 120)
+    eventually(lambda: one.swap().sent == 2, 120)
+    eventually(lambda: other.swap().received == 2, 120)
     assert forest.stats().rollouts == 2
     assert cluster.get(cluster.get_actor(BROKER_NAME).stats.remote()).turns == 1
 
@@ -88,13 +86,13 @@ def test_a_server_sees_the_accelerator_that_its_trainer_holds(cluster: Any, monk
         def visible(self) -> str | None:
             return os.environ.get("CUDA_VISIBLE_DEVICES")
 
-    monkeypatch.setattr("turntree.agents.verl.serving.replica.get_platform", PlatformCUDA)
+    monkeypatch.setattr("turntree.agents.verl.serving.local.get_platform", PlatformCUDA)
     actor = cluster.remote(Process)
     trainers = [actor.options(num_cpus=0, num_gpus=1).remote() for _ in range(2)]
     seen = []
     for trainer in trainers:
-        _, devices = cluster.get(trainer.__ray_call__.remote(_place))
-        server = actor.options(num_cpus=0, runtime_env=_sharing(devices)).remote()
+        _, devices = cluster.get(trainer.__ray_call__.remote(_node_and_devices))
+        server = actor.options(num_cpus=0, runtime_env=_device_sharing(devices)).remote()
         seen.append((cluster.get(trainer.visible.remote()), cluster.get(server.visible.remote())))
     assert seen[0][0] != seen[1][0]
     assert all(trainers == servers for trainers, servers in seen)
@@ -103,11 +101,9 @@ def test_a_server_sees_the_accelerator_that_its_trainer_holds(cluster: Any, monk
 
 
 class Replicas:
-    """Two servers as a run has them, without a trainer: the test sends the weights."""
-
     def __init__(self, ray: Any, model: Path) -> None:
         from turntree.agents.verl.names import server_name
-        from turntree.agents.verl.serving.server import TurntreeServer
+        from turntree.agents.verl.serving.local import TurntreeServer
 
         self.ray = ray
         config = rollout_config(speculation={"min_probability": 0.0})
@@ -165,7 +161,7 @@ async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until
     life = await server.ready.remote()  # waits for the restart
     with pytest.raises(EngineLost, match="no weights"):
         await server.submit_turns.remote("c", [])
-    with pytest.raises(EngineLost, match="during an update"):
+    with pytest.raises(EngineLost, match="during a weight update"):
         await server.set_global_steps.remote(2, "an earlier life")
     await server.set_global_steps.remote(2, life)
     await soon(lambda: turns.routes.alive == [0, 1], 120)

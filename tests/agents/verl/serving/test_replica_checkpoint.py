@@ -10,8 +10,8 @@ from one_server import start_server
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.records.checkpoint_state import DamagedCheckpoint, checkpoint_folder, state_folder
 from turntree.agents.verl.serving import restarts
-from turntree.agents.verl.serving.server import TurntreeServer
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
+from turntree.agents.verl.serving.local import TurntreeServer
+from turntree.agents.verl.serving.turns import NumberedRequest
 from turntree.spec_tree import DialogueState
 
 PROMPT = (1, 2, 3)
@@ -49,7 +49,7 @@ async def turn(server: TurntreeServer, seed: int, *, precomputed_for: int = 0) -
 
 
 async def saved(servers: Servers, **run: Any) -> TurntreeServer:
-    """A server after its first step, with a turn of seed 7 in its ledger and one of seed 9 made for the second."""
+    # A server after its first step, with a turn of seed 7 in its ledger and a turn of seed 9 made for the second step.
     server = servers.start(**run)
     await server.set_global_steps(0)
     await turn(server, 7)
@@ -97,7 +97,7 @@ async def test_a_server_without_its_part_of_the_checkpoint_begins_empty_and_says
 async def test_a_damaged_part_ends_the_resume(servers: Servers) -> None:
     await saved(servers)
     (servers.folder(1) / "run_ahead.npz").write_bytes(b"")
-    with pytest.raises(DamagedCheckpoint, match=r"run_ahead\.npz does not have the digest"):
+    with pytest.raises(DamagedCheckpoint, match=r"the digest of run_ahead\.npz differs"):
         await servers.start().set_global_steps(1)
 
 

@@ -1,5 +1,3 @@
-"""Memory that a server of SGLang has given back, and takes again before each update of its weights."""
-
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -12,7 +10,6 @@ pytestmark = pytest.mark.sglang
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What verl's sender and server do of it here."""
     from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer
     from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
@@ -34,8 +31,6 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 class Actor:
-    """Handle of the server's process, without Ray."""
-
     def __init__(self) -> None:
         self.restart()
         self.ready = SimpleNamespace(remote=self.say_ready)

@@ -1,5 +1,3 @@
-"""Requests through verl's own ``generate``, on an engine that says what vLLM's would."""
-
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -15,8 +13,6 @@ TOKENS, LOGPROBS = [5, 6, 7], [-0.5, -1.5, -2.5]
 
 
 class Engine:
-    """As ``AsyncLLM``: an output a token, or all of them at the end; the last token waits for ``go_on``."""
-
     errored = False
 
     def __init__(self, *, fails: bool = False) -> None:
@@ -52,7 +48,6 @@ class Engine:
 
 
 def serving(engine: Engine) -> Any:
-    """verl's server around it, as far as a request goes through it."""
     from turntree.agents.verl.serving.vllm_replica import DraftingVllmServer, note_requests
 
     server = DraftingVllmServer.__new__(DraftingVllmServer)
@@ -68,7 +63,7 @@ def serving(engine: Engine) -> Any:
 
 
 async def ask(server: Any, engine: Engine) -> tuple[Any, int]:
-    """vLLM's answer, and the admissions that an abort would have waited for while the request ran."""
+    # vLLM's answer, and the admissions that an abort would have waited for while the request ran.
     from turntree.agents.engines.vllm.dialect import VllmRequest, parameters
     from turntree.agents.verl.serving.vllm_replica import _ServerTurns
 

@@ -1,6 +1,5 @@
 import asyncio
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +15,6 @@ pytestmark = pytest.mark.vllm
 
 
 class Server:
-    """A server's handle without Ray."""
-
     def __init__(self, lost: bool = False) -> None:
         self.lost = lost
         self.steps: list[tuple[int, str]] = []
@@ -35,7 +32,6 @@ class Server:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What verl's sender is given."""
     from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
     found: list[Any] = []
@@ -83,13 +79,9 @@ server.recv()
 open(sys.argv[2], "w").close()
 os._exit(1)
 """
-"""A server that dies with its second bucket of weights."""
 
 
-async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By verl's own sender, whose socket has no bound itself."""
+async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(tmp_path, monkeypatch, caplog):
     from turntree.agents.verl.serving import vllm_weights
 
     ended: list[Any] = []
@@ -106,7 +98,7 @@ async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
     weights = ((name, torch.zeros(1 << 18)) for name in "abcd")
     with caplog.at_level("WARNING"):
         await one.update_weights(weights, global_steps=3)
-    assert "it has not taken a bucket of weights" in caplog.text
+    assert "the server has not taken a bucket of weights" in caplog.text
     assert next(weights, None) is None
     assert dead.exists(), "it took a bucket before"
     assert (one.server_handle.steps, ended) == ([], [(one.server_handle, False)])

@@ -10,8 +10,8 @@ from ray.exceptions import RayActorError
 
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.ray_weights import RayWeights
+from turntree.agents.verl.serving.local import WeightSender, buckets_of
 from turntree.agents.verl.serving.restarts import RESEND, RestartedServer
-from turntree.agents.verl.serving.weights import WeightSender, buckets_of
 
 
 async def test_all_weights_travel_in_buckets_that_no_longer_change() -> None:
@@ -26,8 +26,6 @@ async def test_all_weights_travel_in_buckets_that_no_longer_change() -> None:
 
 
 class Server:
-    """A server's handle without Ray, which may be restarted while it is sent weights."""
-
     def __init__(self, restart_after: int | None = None) -> None:
         self.life = 0
         self.got: list[str] = []
@@ -52,7 +50,7 @@ class Server:
 
     def check(self, life: str) -> None:
         if life != str(self.life):
-            raise EngineLost("it was restarted")
+            raise EngineLost("the server was restarted")
 
 
 Send = Callable[[Server, int], Awaitable[int]]
@@ -60,7 +58,6 @@ Send = Callable[[Server, int], Awaitable[int]]
 
 @pytest.fixture
 def send(monkeypatch: pytest.MonkeyPatch) -> Send:
-    """Updates four weights of a server; returns how many of them were gathered."""
     config = SimpleNamespace(checkpoint_engine=SimpleNamespace(update_weights_bucket_megabytes=0))
     sender = WeightSender(config, None, None, replica_rank=0)
 
@@ -72,7 +69,7 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Send:
                 gathered.append(name)
                 yield name, torch.zeros(1)
 
-        monkeypatch.setattr("turntree.agents.verl.serving.weights.ray.get_actor", lambda name: server)
+        monkeypatch.setattr("turntree.agents.verl.serving.local.ray.get_actor", lambda name: server)
         await sender.update_weights(weights(), global_steps=step)
         return len(gathered)
 
@@ -100,8 +97,6 @@ async def test_a_server_that_was_restarted_on_the_way_does_not_serve_half_of_the
 
 
 class Stored:
-    """A reference to Ray's object store."""
-
     def __init__(self, held: Any) -> None:
         self.held = held
 
@@ -110,8 +105,6 @@ class Stored:
 
 
 class Verls:
-    """verl's sender, which hands over four weights; notes what the server would get, of which update."""
-
     def __init__(self) -> None:
         self.replica_rank, self.got = 0, []
 
@@ -122,8 +115,6 @@ class Verls:
 
 
 class Sender(RestartedServer, Verls):
-    """verl's sender as it is with turntree."""
-
     def __init__(self, server: Server) -> None:
         super().__init__()
         self.handle = server
@@ -133,7 +124,7 @@ class Sender(RestartedServer, Verls):
 
 
 class Unordered(Sender):
-    """Control: each update begins when it comes."""
+    # Control: each update begins as soon as it arrives.
 
     async def update_weights(self, *args: Any, **kwargs: Any) -> None:
         self._sending = asyncio.Lock()
@@ -157,8 +148,6 @@ async def iter_of(held: Any) -> Any:
 
 
 def told(engine: RayWeights, *, error: Exception | None = None) -> Any:
-    """The handle of a worker beside a replica."""
-
     async def call(method: str, *arguments: Any) -> None:
         if error is not None:
             raise error
@@ -206,7 +195,7 @@ async def test_a_replica_that_takes_no_weights_though_it_lives_ends_the_update(m
     with pytest.raises(ValueError, match="of another kind"):
         await trainer.send_weights(iter([("a", torch.zeros(1))]), global_steps=1)
     monkeypatch.setattr("turntree.agents.verl.ray_weights._PATIENCE", 0.01)
-    with pytest.raises(TimeoutError, match="named no weights within 0"):
+    with pytest.raises(TimeoutError, match="sent no weights within 0"):
         await collect(replica)
 
 
@@ -215,7 +204,6 @@ async def collect(engine: RayWeights, global_steps: int | None = None) -> list[t
 
 
 def test_verl_still_logs_with_an_argument_that_no_logger_takes() -> None:
-    """Else the line of ``async_sampler`` that leaves it out can go."""
     from verl.trainer.ppo.v1 import trainer_separate_async
 
     assert "flush=True" in inspect.getsource(trainer_separate_async.PPOTrainerSeparateAsync._setup)

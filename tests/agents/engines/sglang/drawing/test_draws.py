@@ -1,5 +1,3 @@
-"""Draws at the nodes of trees on a device: launches that do not grow with the rows, and none for padding."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +21,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cuts(SimpleNamespace):
-    """SGLang's ``SamplingBatchInfo``, with its values on the device."""
-
     def __init__(self, rows: int, *, top_k: bool) -> None:
         super().__init__(
             temperatures=torch.full((rows, 1), 0.7).to(DEVICE),
@@ -43,10 +39,10 @@ def at_nodes(rows: int, *, top_k: bool, drafted: list[int] | None = None, unseed
     noises = Noises(every >= 0, every.astype(np.uint64), every == unseeded, every < 0)
     logits = torch.randn(rows * width, VOCABULARY, generator=torch.Generator().manual_seed(0))
     with pretended_device():
-        values, places = logits.to(DEVICE), torch.arange(width).repeat(rows).to(DEVICE)
+        values, positions = logits.to(DEVICE), torch.arange(width).repeat(rows).to(DEVICE)
         sampling = Cuts(rows, top_k=top_k)
         with Launches() as counted:
-            drawn = draw_at_nodes(values, sampling, noises, places, width, drafted)
+            drawn = draw_at_nodes(values, sampling, noises, positions, width, drafted)
     return drawn.held, counted
 
 

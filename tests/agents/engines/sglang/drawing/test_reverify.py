@@ -1,5 +1,3 @@
-"""The draws of a pass over prompts, without SGLang."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +8,7 @@ import torch
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.sglang.drawing import reverify
 from turntree.agents.engines.sglang.drawing.draws import Noises
-from turntree.agents.engines.sglang.drawing.reverify import Judging
+from turntree.agents.engines.sglang.drawing.reverify import Reverification
 from turntree.agents.engines.sglang.wire import OURS
 from turntree.spec_tree.rules.noise import exponential
 
@@ -63,9 +61,9 @@ def winners(logits: torch.Tensor, seed: int, first: int) -> list[int]:
 
 @pytest.mark.parametrize("piece", [1, 3, 100])
 def test_a_token_is_drawn_at_each_place_of_a_draft_by_the_noise_of_its_place_in_the_turn(piece: int) -> None:
-    """Two drafts of 5 tokens and a request of others between them; the second one's first 2 places came before."""
+    """Two drafts, the second one partly in the cache, with another request between them."""
     requests = [request(4, 5, 7), request(3, 0, 8, reverified=False), request(6, 5, 9)]
-    one = Judging(batch([0, 0, 7], [3, 1, 0], [9, 3, 4]), Noises.of(requests))
+    one = Reverification(batch([0, 0, 7], [3, 1, 0], [9, 3, 4]), Noises.of(requests))
     logits = torch.randn(6 + 2 + 4, VOCABULARY, generator=torch.Generator().manual_seed(0))
     for begin in range(0, len(logits), piece):
         one.draw(logits[begin : begin + piece])
@@ -81,23 +79,23 @@ def test_a_token_is_drawn_at_each_place_of_a_draft_by_the_noise_of_its_place_in_
 
 
 def test_log_probabilities_come_before_and_after_the_cuts() -> None:
-    one = Judging(batch([0], [3], [9], top_k=2), Noises.of([request(4, 5, 7)]))
+    one = Reverification(batch([0], [3], [9], top_k=2), Noises.of([request(4, 5, 7)]))
     logits = torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(1))
     one.draw(logits)
     seen = output([6])
     one.write(seen)
     best, law = logits.topk(2, -1), logits.log_softmax(-1)
-    for place, ((token, _), (before, after)) in enumerate(
+    for index, ((token, _), (before, after)) in enumerate(
         zip(seen.input_top_logprobs_idx[0], seen.input_top_logprobs_val[0], strict=True)
     ):
-        assert token in best.indices[place]
-        assert before == pytest.approx(float(law[place, token]), abs=1e-6)
-        assert after == pytest.approx(float(logits[place, token] - best.values[place].logsumexp(-1)), abs=1e-5)
+        assert token in best.indices[index]
+        assert before == pytest.approx(float(law[index, token]), abs=1e-6)
+        assert after == pytest.approx(float(logits[index, token] - best.values[index].logsumexp(-1)), abs=1e-5)
 
 
 @pytest.mark.parametrize("rows", [5, 7])
 def test_of_a_pass_with_other_rows_than_expected_nothing_is_said(rows: int) -> None:
-    one = Judging(batch([0], [3], [9]), Noises.of([request(4, 5, 7)]))
+    one = Reverification(batch([0], [3], [9]), Noises.of([request(4, 5, 7)]))
     for _ in range(rows):
         one.draw(torch.zeros(1, VOCABULARY))
     seen = output([6])

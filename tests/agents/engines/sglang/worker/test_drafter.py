@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turntree.agents.engines.request_wire import DRAFT
+from turntree.agents.engines.request_wire import DRAFT, KEY, to_wire
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.rows import TreeRows
-from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.spec_tree import DialogueState, SpecForest
 
 SPEECH = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
@@ -46,7 +45,6 @@ class Request:
 
 
 def verify(requests: list[Request], rows: TreeRows) -> None:
-    """Each request says its speech, down the tree as far as it is drafted there."""
     for row, request in enumerate(requests):
         node = 0
         while request.finished_reason is None:
@@ -64,7 +62,6 @@ def step(drafter: TreeDrafter, requests: list[Request]) -> StepCounts:
 
 
 def run(drafter: TreeDrafter, *requests: Request) -> int:
-    """Serve requests to their end; the number of passes."""
     for passes in itertools.count():
         alive = [r for r in requests if r.finished_reason is None]
         if not alive:
@@ -85,7 +82,7 @@ def test_a_turn_that_was_said_before_takes_fewer_passes_within_its_limit_each_se
     assert outcome.drafted[0] <= 2
     assert len(request.output_ids) == 4
     step(drafts, [Request("a")])
-    with pytest.raises(RuntimeError, match="follows propose"):
+    with pytest.raises(RuntimeError, match="once after propose"):
         drafts.settle()
 
 
@@ -127,7 +124,7 @@ def test_a_batch_that_is_retracted_whole_is_drafted_from_the_token_behind_its_pr
     assert rows.tokens[0, rows.child[0, 0]] == SPEECH[3]
 
 
-@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt tokens are the key")])
+@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt is used as the key")])
 def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplog, custom, said):
     drafts = drafter()
     run(drafts, Request("a", SimpleNamespace(max_new_tokens=10, custom_params=custom)))
@@ -140,7 +137,7 @@ def test_a_callers_draft_is_verified_first_and_teaches_nothing_about_the_stores_
     assert run(drafter(), Request("a")) > 2
     drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
     run(drafts, Request("a", params(10, **{DRAFT: SPEECH})))
-    assert (drafts.chooser.heard, drafts.counts.accepted) == (0, 7)
+    assert (drafts.chooser.observed, drafts.counts.accepted) == (0, 7)
 
 
 def test_two_hundred_requests_join_and_leave():
@@ -177,7 +174,7 @@ def test_turns_that_were_aborted_unseen_end_when_all_rest() -> None:
 )
 @pytest.mark.parametrize("turn_drafted", [False, True])
 def test_a_pass_is_as_wide_as_its_bound_allows(device, settings, width, turn_drafted):
-    """300 requests at a width of 8 are 2,400 tokens, above the 2,048 that an accelerator's pass may have."""
+    """300 requests at width 8 are 2,400 tokens, above an accelerator's limit of 2,048."""
     drafts = drafter(SglangSettings(adaptive=False, min_probability=0.01, **settings), device=device)
     if not turn_drafted:
         for n in range(8):

@@ -12,7 +12,6 @@ SCRIPT = Path(__file__).parents[4] / "support" / "two_ranks.py"
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What both ranks of a worker, in processes of their own, verify for the same requests."""
     meeting = str(tmp_path_factory.mktemp("ranks") / "meeting")
     started = [
         subprocess.Popen([sys.executable, str(SCRIPT), str(rank), meeting], stdout=subprocess.PIPE, text=True)

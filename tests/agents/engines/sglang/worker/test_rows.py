@@ -6,14 +6,13 @@ from turntree.agents.engines.sglang.worker.rows import best_nodes, tree_rows
 
 torch = pytest.importorskip("torch")
 
-from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors  # noqa: E402
+from turntree.agents.engines.sglang.worker.rows import full_mask, tree_tensors  # noqa: E402
 
 TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)], last_probability=0.1)
 LAST = np.array([3, 4, 0])
 
 
 def paths(rows, row: int) -> list[tuple[int, ...]]:
-    """The tokens that each node sees below the root, in the order of depth."""
     found = []
     for node in range(rows.width):
         seen = np.flatnonzero(rows.seen[row, node])
@@ -90,8 +89,8 @@ def test_each_node_of_the_mask_sees_the_context_and_its_own_path(seed):
 
 
 def flags_read(lengths: np.ndarray, width: int, graph: int) -> int:
-    """Flags that FlashInfer reads of the mask of a batch that SGLang pads to ``graph`` rows, each of one token:
-    ``replay_prepare`` and ``get_cuda_graph_seq_len_fill_value`` of 0.5.12, and the plan's ``mask_indptr``."""
+    # As FlashInfer reads the mask of a batch that SGLang 0.5.12 pads to `graph` rows of one token each:
+    # `replay_prepare`, `get_cuda_graph_seq_len_fill_value`, and the plan's `mask_indptr`.
     return int((width * (np.append(lengths, [1] * (graph - len(lengths))) + width)).sum())
 
 
@@ -115,7 +114,7 @@ def test_a_mask_without_padding_is_read_beyond_its_end():
 
 def test_positions_go_on_from_the_context():
     rows = tree_rows(random_trees(np.random.default_rng(1), 3, 5), np.arange(3), 6)
-    tokens, positions, places, *_ = tree_tensors(rows, torch.tensor([4, 0, 9]), "cpu")
+    tokens, positions, indices, *_ = tree_tensors(rows, torch.tensor([4, 0, 9]), "cpu")
     assert tokens.view(3, 6)[:, 0].tolist() == [0, 1, 2]
     assert (positions.view(3, 6) - torch.tensor([[4], [0], [9]])).tolist() == rows.depths.tolist()
-    assert places.tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
+    assert indices.tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]

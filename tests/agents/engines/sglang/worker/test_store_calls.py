@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from turntree.agents.engines.request_wire import to_wire
 from turntree.agents.engines.sglang.worker.store_calls import answer_call, call_store, read_call
-from turntree.agents.engines.state_wire import to_wire
 from turntree.spec_tree import DialogueState
 
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")

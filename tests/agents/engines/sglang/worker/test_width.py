@@ -20,8 +20,6 @@ WIDTHS = (1, 2, 4, 8)
 def run(
     seconds_of, accepted: float, steps: int = 300, *, best: float = 0.9, chooser: WidthChooser | None = None
 ) -> tuple[WidthChooser, list[int]]:
-    """A chooser's widths over ``steps`` steps of four requests that are offered chains of seven, of which a share is
-    accepted."""
     chooser, chosen, rng = chooser or WidthChooser(WIDTHS), [], np.random.default_rng(0)
     offered = draft_trees(*CHAINS, last_probability=best - 0.01)
     for _ in range(steps):
@@ -54,9 +52,9 @@ def test_drafts_that_gain_make_trees_wide_and_those_that_lose_are_given_up(secon
 
 
 def lost(steps: int = 1500) -> float:
-    """Time of plain passes for as many tokens, over the time taken, where few drafts are accepted.
+    """Time of plain passes for as many tokens, over the time taken, when few drafts are accepted.
 
-    Batches of four and of one request take turns: a wide pass of one has as many tokens as a plain one of four.
+    Batches of four and of one request alternate: a wide pass of one request has as many tokens as a plain pass of four.
     """
     chooser, rng, took, plain = WidthChooser(WIDTHS), np.random.default_rng(0), 0.0, 0.0
     for step in range(steps):
@@ -91,7 +89,7 @@ def test_a_policy_that_begins_to_agree_is_noticed_and_two_choosers_fed_alike_cho
 
 
 class Runner:
-    """As much of SGLang's model runner as is used: its attention is the width that it was made for."""
+    """The parts of SGLang's model runner that are used; its attention is the width that it was created for."""
 
     def __init__(self, device: str, *, graphs: bool) -> None:
         self.device = device
@@ -145,10 +143,9 @@ def test_without_graphs_only_the_attention_changes_and_on_the_cpu_one_takes_any_
 
 
 def test_adapters_with_graphs_of_several_widths_are_refused():
-    """SGLang's ``LoRAManager`` keeps the metadata of one graph runner, that of the last width captured."""
     runner = Runner("cuda", graphs=True)
     runner.server_args.enable_lora = True
-    with pytest.raises(RefusedSettings, match=r"enable_lora goes with one width .* got 1, 8: .* disable_cuda_graph"):
+    with pytest.raises(RefusedSettings, match=r"enable_lora needs one width .* got 1, 8: .* disable_cuda_graph"):
         BackendsByWidth(runner, (1, 8), graphs=capture)
     assert runner.attn_backend == "attention of 8"
 
@@ -195,7 +192,6 @@ def test_batch_sizes_that_were_given_or_are_not_padded_are_captured_as_they_are(
 
 
 def server(most: int) -> SimpleNamespace:
-    """Arguments of 0.5.12 with the batch sizes that it captures with drafts."""
     sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, most + 1, 16)]
     sizes = [size for size in sizes if size <= most]
     return SimpleNamespace(

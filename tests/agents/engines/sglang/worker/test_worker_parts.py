@@ -1,5 +1,3 @@
-"""Parts of the plugin that need SGLang, and no engine."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +41,7 @@ def test_ngram_keeps_its_name_and_changes_its_worker_only_when_told(monkeypatch:
 
 
 @pytest.mark.parametrize(("algorithm", "whether"), [("TURNTREE", True), ("EAGLE", False), (None, True)])
-def test_a_server_says_whether_it_judges_drafts(algorithm: str | None, whether: bool) -> None:
+def test_a_server_reports_whether_it_reverifies_drafts(algorithm: str | None, whether: bool) -> None:
     from turntree.agents.engines.sglang.worker import plugin
 
     assert plugin.reverifies(SimpleNamespace(speculative_algorithm=algorithm)) is whether

@@ -1,5 +1,3 @@
-"""A step sampled by the kernels: plain operations stand in for them, on the CPU or on the pretended device."""
-
 import sys
 from collections import namedtuple
 from types import ModuleType, SimpleNamespace
@@ -27,7 +25,6 @@ NONE = -1
 
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stand on both devices, and vLLM's outputs are as it has them."""
     monkeypatch.setattr(fused_sampling, "kernels_on", lambda kind: fused_draws if kind == "cpu" else fused_kernels)
     outputs = ModuleType("vllm.v1.outputs")
     outputs.SamplerOutput = namedtuple("SamplerOutput", "sampled_token_ids, logprobs_tensors")  # type: ignore[attr-defined]
@@ -44,15 +41,13 @@ def runner_of(*requests: Any, **given: Any) -> SamplingRunner:
 
 
 def token(seed: int, position: int, temperature: float = 1.0) -> int:
-    """What the seed says at a position."""
     p = (TABLE[position] / temperature).double().softmax(-1).numpy()
     clocks = exponential(np.array([seed], np.uint64), np.array([position]), np.arange(VOCABULARY))
     return int((clocks / p).argmin())
 
 
 def logits(runner: SamplingRunner, drafts: Any = None, **moved: int) -> Any:
-    """Those of a step: each request's turn has those of ``TABLE``; by name, how many tokens fewer it has than the host
-    counts."""
+    # `counted` tells how many tokens fewer a request has than the host counts.
     rows = []
     for name, draft in zip(runner.input_batch.req_ids, drafts or [[]] * len(runner.requests), strict=True):
         asked = runner.requests[name]
@@ -169,7 +164,6 @@ def test_log_probabilities_come_with_one_copy_and_are_those_after_temperature() 
 
 
 def counted(rows: int, *, drafted: bool) -> Launches:
-    """A step on the pretended device, its batch the one of the step before, read as vLLM reads it."""
     with pretended_device():
         requests = [request(row, temperature=row % 3 / 2, said=row % 5) for row in range(rows)]
         runner = runner_of(*requests, device=DEVICE, max_num_logprobs=0)

@@ -1,5 +1,3 @@
-"""vLLM itself with the fused sampling: plain operations stand in for the kernels, in an engine of this process."""
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +36,6 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def turns(llm: Any) -> list[tuple[list[int], list[float]]]:
-    """Tokens and log-probabilities of requests of which each has its own length, seed and temperature."""
     from vllm import SamplingParams
 
     prompts = [{"prompt_token_ids": [3 + n, 5, 7 + n % 3]} for n in range(9)]

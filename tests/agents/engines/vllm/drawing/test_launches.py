@@ -1,5 +1,3 @@
-"""A step's seeded draws on a device: what is launched there, and waited for, does not grow with the rows."""
-
 from typing import Any
 
 import numpy as np
@@ -31,8 +29,6 @@ class Inner(torch.nn.Module):
 
 
 class Batch:
-    """Drafts of ``DEEPEST`` tokens and less, of which the policy draws some."""
-
     def __init__(self, rows: int, unseeded: tuple[int, ...] = ()) -> None:
         self.lengths = [DEEPEST - row % 3 for row in range(rows)]
         make = torch.Generator().manual_seed(rows)
@@ -44,7 +40,6 @@ class Batch:
         self.requests = [request(None if row in unseeded else row, said=row % 5) for row in range(rows)]
 
     def runner(self, **sampling: Any) -> SamplingRunner:
-        """Before a step that verifies the drafts."""
         made = SamplingRunner(*self.requests, inner=Inner(), device=DEVICE, **sampling)
         self.metadata = made.prepare([[*draft] for draft in self.drafts.split(self.lengths)])
         return made
@@ -70,7 +65,6 @@ class Batch:
 
 
 def row_by_row(draws: Any, tokens: Any, drafts: Any, lengths: Any, logits: Any, bonus: Any, placeholder: int) -> None:
-    """The same on the host, and written a row at a time."""
     seeded = draws._rows.now()
     rows = seeded.seeded.tolist()
     steps = [np.arange(lengths[row]) for row in rows]
@@ -78,9 +72,9 @@ def row_by_row(draws: Any, tokens: Any, drafts: Any, lengths: Any, logits: Any, 
     nodes = np.concatenate([begins[row] + step for row, step in zip(rows, steps, strict=True)])
     counts = [len(step) for step in steps]
     said = [len(draws._runner.requests[str(row)].output_token_ids) for row in rows]
-    places = np.repeat(said, counts) + np.concatenate(steps)
+    positions = np.repeat(said, counts) + np.concatenate(steps)
     laws = logits[torch.from_numpy(nodes).to(DEVICE)]
-    drawn = seeded_draws.draw(laws, np.repeat(seeded.seeds, counts), places).cpu().tolist()
+    drawn = seeded_draws.draw(laws, np.repeat(seeded.seeds, counts), positions).cpu().tolist()
     turn_drafts, ends = drafts.cpu().tolist(), bonus.cpu().tolist()
     for row, count in zip(rows, counts, strict=True):
         mine, drawn = [*drawn[:count], *ends[row]], drawn[count:]
@@ -114,14 +108,14 @@ def test_all_rows_at_once_get_the_tokens_of_one_row_at_a_time(kernel: None, unse
 
 
 def test_a_copy_and_a_launch_for_each_row_are_noticed(kernel: None) -> None:
-    """Control: the same tokens, a row at a time."""
+    """Control: the same tokens, one row at a time."""
     few, many = (Batch(rows).match(row_by_row)[1] for rows in (FEW, MANY))
     assert many.launched > 10 * few.launched
     assert many.waits >= MANY
 
 
 def test_the_race_by_tensors_launches_more_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control: without the kernel the count grows once the clocks of a step do not fit at once."""
+    """Control: without the kernel, launches grow once the clocks of a step do not fit at once."""
     monkeypatch.setattr(race_module, "AT_ONCE", 27 * VOCABULARY)
     few, many = (Batch(rows).match(seeded_draws._Draws.match)[1] for rows in (FEW, MANY))
     assert many.launched > 2 * few.launched

@@ -1,5 +1,3 @@
-"""Which of vLLM's model runners serves, and what happens to a seed that it would ignore."""
-
 import os
 import sys
 from types import ModuleType, SimpleNamespace
@@ -12,8 +10,6 @@ from turntree.agents.engines.vllm.drawing import model_runner
 
 
 class Front:
-    """The parts of vLLM's ``InputProcessor`` that are looked at."""
-
     def __init__(self, *, second: bool) -> None:
         self.vllm_config = SimpleNamespace(use_v2_model_runner=second)
 
@@ -90,7 +86,6 @@ def test_an_engine_that_would_ignore_seeds_is_refused_with_words(front: type[Fro
 @pytest.mark.vllm
 @pytest.mark.parametrize("runner", ["0", "1"])
 def test_vllms_own_front_end_refuses_a_seed_exactly_with_the_second_runner(monkeypatch, runner):
-    """vLLM's own classes; ``use_v2_model_runner`` is its property, which reads its variable first."""
     from vllm import SamplingParams
     from vllm.config import VllmConfig
     from vllm.v1.engine.input_processor import InputProcessor

@@ -1,5 +1,3 @@
-"""Draws at given tokens by themselves, around a model runner that stands in for vLLM's."""
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -35,7 +33,6 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runner_of(**requests: Any) -> Any:
-    """A runner of these requests, of which each asks for log-probabilities of its prompt."""
     return SimpleNamespace(
         requests=requests,
         num_prompt_logprobs=dict.fromkeys(requests, 0),
@@ -58,7 +55,6 @@ def reverified() -> Any:
 
 
 def passed(runner: Any, count: int) -> dict[str, Any]:
-    """One pass over the next ``count`` tokens of the only request's prompt."""
     (name,) = runner.requests
     request = runner.requests[name]
     runner.query_start_loc = SimpleNamespace(np=np.array([0, count]))
@@ -68,21 +64,20 @@ def passed(runner: Any, count: int) -> dict[str, Any]:
     return found
 
 
-def winner(place: int) -> int:
-    """What the seed says at a given token's place in the turn."""
-    p = TABLE[PROMPT - GIVEN - 1 + place].double().softmax(-1).numpy()
-    clocks = exponential(np.array([SEED], np.uint64), np.array([place]), np.arange(VOCABULARY))
+def winner(position: int) -> int:
+    p = TABLE[PROMPT - GIVEN - 1 + position].double().softmax(-1).numpy()
+    clocks = exponential(np.array([SEED], np.uint64), np.array([position]), np.arange(VOCABULARY))
     return int((clocks / p).argmin())
 
 
 @pytest.mark.parametrize("passes", [[PROMPT], [6, 3], [3, 3, 2, 1], [1] * PROMPT], ids=str)
-def test_a_prompt_read_in_several_passes_is_judged_as_in_one_and_waits_until_it_is_read(passes: list[int]) -> None:
+def test_a_prompt_read_in_several_passes_is_reverified_as_in_one_and_waits_until_it_is_read(passes: list[int]) -> None:
     runner, heard = runner_of(a=reverified()), []
     runner.drafter = SimpleNamespace(record_given=lambda name, drawn: heard.append((name, drawn)))
     reverified_prompts.install(runner)
     *before, last = [passed(runner, count) for count in passes[:-1]], passed(runner, passes[-1])
     assert before == [[{}] * (len(passes) - 1)]
-    expected = [winner(place) for place in range(GIVEN)]
+    expected = [winner(position) for position in range(GIVEN)]
     assert last["a"].logprob_token_ids[:, 0].tolist() == expected
     assert heard == [("a", expected)]
     assert runner.num_prompt_logprobs == {}
@@ -103,6 +98,6 @@ def test_a_request_that_is_read_to_its_end_waits_no_more_and_begins_anew_where_i
 
 
 def test_the_noise_says_other_things_than_the_likeliest_tokens() -> None:
-    """Control: it depends on the place."""
+    """Control: the noise depends on the position."""
     likeliest = TABLE[PROMPT - GIVEN - 1 :].argmax(1)[:GIVEN].tolist()
-    assert [winner(place) for place in range(GIVEN)] != likeliest
+    assert [winner(position) for position in range(GIVEN)] != likeliest

@@ -1,5 +1,3 @@
-"""The seeded draws by themselves, around a sampler and a rejection sampler that stand in for vLLM's."""
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -29,7 +27,6 @@ def runner_of(*requests: Any) -> SamplingRunner:
 
 @pytest.fixture(autouse=True)
 def upstream(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's function, which rejects every draft and says ``UNSEEDED``."""
     module = ModuleType("vllm.v1.sample.rejection_sampler")
 
     def rejection_sample(drafts: Any, lengths: list[int], longest: int, *rest: Any) -> Any:
@@ -46,7 +43,6 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def winner(seed: int, position: int) -> int:
-    """What the seed says at a position whose law is that of ``TABLE``."""
     p = TABLE[position].double().softmax(-1).numpy()
     clocks = exponential(np.array([seed], np.uint64), np.array([position]), np.arange(VOCABULARY))
     return int((clocks / p).argmin())
@@ -59,7 +55,6 @@ def drawn(runner: SamplingRunner, positions: list[int]) -> list[int]:
 
 
 def verified(runner: SamplingRunner, module: Any, drafts: list[list[int]]) -> list[list[int]]:
-    """One step with drafts: what each request emits."""
     lengths = [len(draft) for draft in drafts]
     begins = [len(runner.requests[name].output_token_ids) for name in runner.input_batch.req_ids]
     nodes = [begin + step for begin, length in zip(begins, lengths, strict=True) for step in range(length)]
@@ -86,7 +81,7 @@ def test_a_seeded_row_is_drawn_by_its_noise_and_greedy_rows_and_dry_runs_by_vllm
 
 
 def test_other_seeds_and_positions_say_other_things() -> None:
-    """Control: the noise does depend on both."""
+    """Control: the noise depends on both."""
     assert len({winner(seed, 0) for seed in range(20)}) > 3
     assert [winner(5, n) for n in range(20)] != [winner(6, n) for n in range(20)]
 
@@ -100,7 +95,7 @@ def test_a_drafted_token_stays_exactly_if_the_seed_says_it(upstream: Any, said: 
 
 
 def test_nothing_after_a_mismatch_is_said_though_it_was_drafted_rightly(upstream: Any) -> None:
-    turn = [winner(5, place) for place in range(4)]
+    turn = [winner(5, position) for position in range(4)]
     drafted = [turn[0], (turn[1] + 1) % VOCABULARY, turn[2]]
     assert verified(runner_of(request(5), request(5)), upstream, [drafted, turn[:3]]) == [turn[:2], turn]
 
@@ -119,7 +114,6 @@ def test_each_row_of_a_batch_is_verified_for_itself(upstream: Any) -> None:
 
 
 def test_positions_are_the_devices_where_the_host_counts_tokens_that_are_not_sampled_yet(upstream: Any) -> None:
-    """vLLM schedules asynchronously: the output has placeholders, one for each token, or for each drafted token too."""
     runner = runner_of(request(5, said=2), request(6, said=1))
     seeded_draws.install(runner)
     runner.prepare()

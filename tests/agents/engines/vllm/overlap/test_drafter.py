@@ -1,5 +1,3 @@
-"""The drafter beside asynchronous scheduling, its steps made by hand on the CPU, without vLLM."""
-
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -24,8 +22,6 @@ DEPTH = 4
 
 
 class Copy:
-    """The event of a step's copy to the host."""
-
     def __init__(self, *, passed: bool) -> None:
         self.waits = 0
         self._passed = threading.Event()
@@ -44,7 +40,7 @@ class Copy:
 
 
 class Runner:
-    """The parts of vLLM's model runner that the drafter sees."""
+    """The parts of vLLM's model runner that the drafter uses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device = SimpleNamespace(type="cuda")
@@ -71,7 +67,6 @@ class Runner:
     def step(
         self, sampled: dict[str, list[int]], *, width: int = 0, passed: bool = True, reading: Sequence[int] = ()
     ) -> Copy:
-        """A step of the requests ``sampled``, whose tokens vLLM's own states get afterwards."""
         most = max(map(len, sampled.values()))
         rows = [[*tokens, *[-1] * (most - len(tokens))] for tokens in sampled.values()]
         copied = Copy(passed=passed)
@@ -87,7 +82,6 @@ class Runner:
         return copied
 
     def trim(self, **planned: int) -> Any:
-        """What is left of a step with so many places for drafts; its requests are those of the last step, in order."""
         step = SimpleNamespace(
             scheduled_spec_decode_tokens={name: [-1] * count for name, count in planned.items() if count},
             num_scheduled_tokens={name: 1 + count for name, count in planned.items()},
@@ -99,14 +93,12 @@ class Runner:
         return step
 
     def play(self, name: str, turn: Sequence[int] = TURN, **given: Any) -> None:
-        """A whole request, alone and without drafts."""
         self.add(name, **given)
         for token in turn:
             self.step({name: [token]})
         del self.requests[name]
 
     def turns(self, state: DialogueState | None = None) -> dict[tuple[int, ...], int]:
-        """Those that the store has of a state; of the prompt without one."""
         return dict(turns_in(self.drafter.forest.tree(state or DialogueState.from_tokens(PROMPT))))
 
 
@@ -117,7 +109,6 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places cost something in steps of any size."""
     monkeypatch.setattr(overlapped, "FREE", 0)
 
 
@@ -259,9 +250,7 @@ def test_what_is_sampled_in_the_middle_of_a_prompt_is_no_token(runner: Runner) -
 
 
 @pytest.mark.parametrize(
-    ("kept", "turn"),
-    [(3, [11, 12, 13, 21, END]), (2, [11, 12, 21, END])],
-    ids=["all of it", "without the last token"],
+    ("kept", "turn"), [(3, [11, 12, 13, 21, END]), (2, [11, 12, 21, END])], ids=["all of it", "without the last token"]
 )
 def test_a_turn_goes_on_after_a_pause_from_the_tokens_that_vllm_kept(
     runner: Runner, kept: int, turn: list[int]

@@ -1,5 +1,3 @@
-"""What a model runner does in steps with drafts and in those without, beside a runner that notes how it was called."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,12 +6,12 @@ import pytest
 from turntree.agents.engines.vllm.overlap import ngram_interface
 
 CONFIG = object()
-WITH, AS_STOCK = (CONFIG, True), (None, False)
+WITH, PLAIN = (CONFIG, True), (None, False)
 """A runner's ``speculative_config`` and ``use_async_spec_decode``, with its drafter and as without one."""
 
 
 class Runner:
-    """Notes in which way each of its methods runs."""
+    """Records in which mode each of its methods runs."""
 
     def __init__(self) -> None:
         self.speculative_config: Any = CONFIG
@@ -57,7 +55,6 @@ class Drafter:
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's module of the model runner."""
     module = SimpleNamespace()
     monkeypatch.setattr(ngram_interface, "_module", lambda: module)
     return module
@@ -72,7 +69,6 @@ def runner(module: Any) -> Runner:
 
 
 def step(runner: Any, *, planned: int = 0, then: int = 0, prompt: int = 0) -> list[tuple[Any, bool]]:
-    """A step of two requests, one with ``planned`` places, before one of ``then``; how its two methods ran."""
     runner.modes.clear()
     scheduled = SimpleNamespace(
         scheduled_spec_decode_tokens={"a": [-1] * planned} if planned else {},
@@ -85,18 +81,17 @@ def step(runner: Any, *, planned: int = 0, then: int = 0, prompt: int = 0) -> li
     return list(runner.modes)
 
 
-def test_a_step_runs_as_the_stock_one_unless_drafts_come_before_in_or_after_it(runner: Any) -> None:
-    assert step(runner) == [AS_STOCK] * 2
+def test_a_step_runs_as_vllms_own_unless_drafts_come_before_in_or_after_it(runner: Any) -> None:
+    assert step(runner) == [PLAIN] * 2
     assert step(runner, then=4) == [WITH] * 2  # its tokens are drafted from
     assert step(runner, planned=4, then=4) == [WITH] * 2
     assert step(runner, planned=4) == [WITH] * 2
-    assert step(runner) == [WITH, AS_STOCK]  # its positions were counted with the drafts before it
-    assert step(runner) == [AS_STOCK] * 2
+    assert step(runner) == [WITH, PLAIN]  # its positions were counted with the drafts before it
+    assert step(runner) == [PLAIN] * 2
     assert (runner.speculative_config, runner.use_async_spec_decode) == WITH
 
 
 def test_a_step_whose_drafts_all_failed_to_come_is_one_with_drafts_still(runner: Any) -> None:
-    """The plan that the runner sees is empty once it is trimmed."""
     runner.execute_model(
         scheduled := SimpleNamespace(
             scheduled_spec_decode_tokens={"a": [-1]},
@@ -109,7 +104,7 @@ def test_a_step_whose_drafts_all_failed_to_come_is_one_with_drafts_still(runner:
     scheduled.total_num_scheduled_tokens = scheduled.num_scheduled_tokens["a"] = 1
     runner.sample_tokens(None)
     assert runner.modes == [WITH] * 2
-    assert step(runner) == [WITH, AS_STOCK]
+    assert step(runner) == [WITH, PLAIN]
 
 
 def test_a_step_that_fails_leaves_the_runner_with_its_drafter(runner: Any) -> None:

@@ -1,5 +1,3 @@
-"""Asynchronous steps with drafts that come and go sample what synchronous steps without any do: two engines."""
-
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -55,7 +53,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def requests(seed: int, count: int) -> list[Asked]:
-    """Requests of a few dialogues that are sampled again and again, of all kinds."""
     rng = random.Random(seed)
     prompts = [[rng.randrange(6, VOCABULARY) for _ in range(rng.choice((4, 20, 40, 120)))] for _ in range(6)]
     made = []
@@ -80,8 +77,7 @@ def requests(seed: int, count: int) -> list[Asked]:
 
 
 def unlike(plain: dict[str, Answer], drafted: dict[str, Answer], asked: list[Asked]) -> list[str]:
-    """The requests whose answers differ; of those that one engine aborted, where they are of unequal length, the
-    beginning counts."""
+    # An aborted request may be shorter in one engine: compare its beginning.
     aborted = {one.name for one in asked if one.aborted is not None}
     found = []
     for name in plain.keys() | drafted.keys():
@@ -97,7 +93,6 @@ def unlike(plain: dict[str, Answer], drafted: dict[str, Answer], asked: list[Ask
 
 
 def drafted_answers(engines: Any, asked: list[Asked], *, every: int = 5) -> tuple[dict[str, Answer], int, Counter[str]]:
-    """Answers of the asynchronous engine, its steps, and how many there were of each kind."""
     switch = scheduler_of(engines.drafted)._switch = ScriptedSwitch(every)
     answers, steps = play(engines.drafted, asked)
     assert len(answers) > 0.9 * len(asked)
@@ -116,15 +111,15 @@ def test_answers_are_those_of_synchronous_steps_without_drafts(engines: Any) -> 
 
 @pytest.fixture
 def ragged(engines: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Steps in which the requests that had as many places for drafts as others kept fewer of them, or not."""
+    # Counts steps in which equally planned requests kept fewer draft positions, and other steps.
     drafter, seen = runner_of(engines.drafted).drafter, Counter[bool]()
     trim = drafter.trim
 
     def watched(step: Any) -> None:
-        places = {name: len(tokens) for name, tokens in step.scheduled_spec_decode_tokens.items()}
+        planned = {name: len(tokens) for name, tokens in step.scheduled_spec_decode_tokens.items()}
         trim(step)
-        most = max(places.values(), default=0)
-        left = {len(step.scheduled_spec_decode_tokens.get(name, ())) for name, n in places.items() if n == most}
+        most = max(planned.values(), default=0)
+        left = {len(step.scheduled_spec_decode_tokens.get(name, ())) for name, n in planned.items() if n == most}
         assert not drafter.lengths or left <= {0, *drafter.lengths}
         seen[len(left) > 1] += 1
 
@@ -158,7 +153,6 @@ def test_answers_are_so_in_ten_thousand_steps(engines: Any, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def few(engines: Any) -> tuple[list[Asked], dict[str, Answer]]:
-    """Some requests, and their answers of both engines."""
     asked = requests(2, 20)
     answers, _ = play(engines.plain, asked)
     assert unlike(answers, drafted_answers(engines, asked)[0], asked) == []
@@ -166,7 +160,7 @@ def few(engines: Any) -> tuple[list[Asked], dict[str, Answer]]:
 
 
 def test_positions_by_the_length_of_outputs_are_noticed(engines: Any, few: Any, monkeypatch: Any) -> None:
-    """Control: vLLM counts tokens in the outputs before it knows whether they are sampled."""
+    """Control: outputs count tokens before vLLM knows whether they are sampled."""
     from turntree.agents.engines.vllm.drawing.batch_rows import BatchRows
 
     def ends(rows: BatchRows, runner: Any) -> Any:
@@ -179,7 +173,7 @@ def test_positions_by_the_length_of_outputs_are_noticed(engines: Any, few: Any, 
 
 
 def test_a_step_without_drafts_that_forgets_those_before_it_is_noticed(engines, few, monkeypatch):
-    """Control: such a step corrects the positions that were counted with the drafts."""
+    """Control: such a step corrects positions that were counted with drafts."""
     runner = runner_of(engines.drafted)
     modes, execute = runner.execute_model.__self__, runner.execute_model
 

@@ -1,5 +1,3 @@
-"""The places that ``DraftScheduler`` plans, beside vLLM's own requests and cache, without a model."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ Made = Callable[..., "Steps"]
 
 
 class Steps:
-    """A scheduler, and steps in which each request samples one token, known only when the next step is scheduled."""
+    """A scheduler whose requests sample one token a step, known when the next step is scheduled."""
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
@@ -35,7 +33,6 @@ class Steps:
         self.scheduler.add_request(Request(name, [7] * prompt, given, None))
 
     def next(self) -> dict[str, int]:
-        """Schedule a step, end the one before; returns the places of the new one."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         scheduled, before, self.running = self.scheduler.schedule(), self.running, None
@@ -43,8 +40,8 @@ class Steps:
             self.running = scheduled
         if before is not None:
             names = list(before.num_scheduled_tokens)
-            places = {name: place for place, name in enumerate(names)}
-            self.scheduler.update_from_output(before, ModelRunnerOutput(names, places, [[9]] * len(names)))
+            rows = {name: row for row, name in enumerate(names)}
+            self.scheduler.update_from_output(before, ModelRunnerOutput(names, rows, [[9]] * len(names)))
         return {name: len(tokens) for name, tokens in scheduled.scheduled_spec_decode_tokens.items()}
 
 

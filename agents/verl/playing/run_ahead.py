@@ -1,0 +1,151 @@
+"""Run-ahead: precomputes the episodes that the next training step will request.
+
+``RowForecast`` predicts the trainer's next rows. The trainer's data loader takes rows in an order fixed by its
+configuration: sequential, or shuffled with a seed. The same data set and sampler give the same order here, and each
+submitted batch shows the trainer's position in it, also after a resume. If the forecast is wrong (shuffling without a
+seed, rows taken out of turn), the precomputed turns are never requested; nothing else happens.
+
+``RunAheadEpisodes`` plays whole episodes of these rows, each in its own environment. A precomputed turn is promoted
+if its exact prompt is requested, so it is useful as long as the environment gives the same answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from turntree.agents.verl.playing.player import EpisodePlayer
+from turntree.agents.verl.playing.replica_turns import ReplicaTurns
+from turntree.agents.verl.serving.turns import TurnPipe
+
+logger = logging.getLogger(__name__)
+
+
+_USED = ("index", "env_id", "env_kwargs", "agent_name")  #: columns that a precomputed episode needs
+
+
+class RowForecast:
+    """Follows the trainer through its data.
+
+    Args:
+        dataset: The trainer's rows, each with its ``index``.
+        order: The sampler: each iteration over it yields one epoch's indices into ``dataset``.
+        fetched: Rows that the loader takes at a time; an epoch's remainder is dropped.
+        last_step: The last training step; no rows are expected after it.
+    """
+
+    def __init__(
+        self,
+        dataset: Sequence[Mapping[str, Any]],
+        order: Iterable[int],
+        *,
+        fetched: int,
+        batch: int,
+        last_step: int | None = None,
+    ) -> None:
+        self._rows = dataset
+        self._order = order
+        self._fetched = fetched
+        self._batch = batch
+        self._last_step = last_step
+        self._indices = [int(dataset[position]["index"]) for position in range(len(dataset))]
+        self._chunks = self._loaded()
+        self._ready: deque[list[int]] = deque()
+
+    @classmethod
+    def of(cls, config: Any) -> RowForecast:
+        from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
+        from verl.utils.config import omega_conf_to_dataclass
+
+        data, model = config.data, omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        dataset = create_rl_dataset(
+            data.train_files,
+            data,
+            model.tokenizer,
+            model.processor,
+            is_train=True,
+            max_samples=data.get("train_max_samples", -1),
+        )
+        if data.shuffle and data.get("seed") is None:
+            logger.warning("nothing is precomputed: data.shuffle without data.seed makes the next rows unpredictable")
+        return cls(
+            dataset,
+            create_rl_sampler(data, dataset),
+            fetched=data.get("gen_batch_size", None) or data.train_batch_size,
+            batch=data.train_batch_size,
+            last_step=config.trainer.total_training_steps,
+        )
+
+    def after(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the expected rows of the step that follows the step of ``rows``; empty if unknown."""
+        step = int(rows[0]["global_steps"]) + 1
+        if self._last_step is not None and step > self._last_step:
+            return []
+        if not self._follow([int(row["index"]) for row in rows[-self._fetched :]]):
+            return []
+        while len(self._ready) * self._fetched < self._batch:
+            self._ready.append(next(self._chunks))
+        positions = [position for chunk in self._ready for position in chunk][: self._batch]
+        expected = (self._rows[position] for position in positions)
+        return [{**{name: row[name] for name in _USED if name in row}, "global_steps": step} for row in expected]
+
+    def _follow(self, submitted: list[int]) -> bool:
+        # Two epochs: the trainer may have resumed anywhere in one of them.
+        for _ in range(2 * max(1, len(self._indices) // self._fetched)):
+            chunk = self._ready.popleft() if self._ready else next(self._chunks)
+            if [self._indices[position] for position in chunk] == submitted:
+                return True
+        logger.warning("nothing is precomputed for one step: the submitted rows are not the expected ones")
+        return False
+
+    def _loaded(self) -> Iterator[list[int]]:
+        if len(self._indices) < self._fetched:
+            raise ValueError(
+                f"the data set needs at least {self._fetched} rows, as many as the loader takes at a time; it has "
+                f"{len(self._indices)}"
+            )
+        while True:
+            positions = list(self._order)
+            for first in range(0, len(positions) - self._fetched + 1, self._fetched):
+                yield positions[first : first + self._fetched]
+
+
+class RunAheadEpisodes:
+    """Precomputes episodes, at most as many at once as the engines have slots for them."""
+
+    def __init__(
+        self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], replicas: ReplicaTurns, *, slots: int
+    ) -> None:
+        self._player = player
+        self._pipes = dict(pipes)
+        self._replicas = replicas
+        self._most = slots * len(pipes)
+        self._plays: set[asyncio.Task[None]] = set()
+
+    async def begin_step(self, step: int) -> None:
+        """Stop precomputing for ``step``, so that its turns can be promoted."""
+        for play in self._plays:
+            play.cancel()
+        begun = await asyncio.gather(*(pipe.begin_step(step) for pipe in self._pipes.values()), return_exceptions=True)
+        for error in begun:
+            if isinstance(error, Exception):
+                logger.warning("a rollout server could not begin step %d: %s", step, error)
+
+    def start(self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], *, size: int) -> None:
+        """Begin to precompute ``size`` episodes of each row; ``sampling`` is as the later step will use it."""
+        slots = asyncio.Semaphore(self._most)
+        for row in rows:
+            for session in range(size):
+                task = asyncio.create_task(self._play({**row, "session_id": session}, sampling, slots))
+                self._plays.add(task)
+                task.add_done_callback(self._plays.discard)
+
+    async def _play(self, row: Mapping[str, Any], sampling: Mapping[str, Any], slots: asyncio.Semaphore) -> None:
+        async with slots:
+            try:
+                await self._player.precompute(sampling, row, self._replicas.dialogue())
+            except Exception:
+                logger.warning("an episode could not be precomputed", exc_info=True)
