@@ -1,10 +1,9 @@
-"""Which file's test runs, written for `make test`, which counts CPU seconds by it: a hook for a ``conftest.py``."""
+"""Hook that writes the running test's file, so that ``make test`` can attribute CPU seconds to it."""
 
 import os
 from pathlib import Path
 
 NOW = "TURNTREE_TEST_FILE"
-"""Variable that names the file to write to."""
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -157,7 +157,7 @@ def seeds(run: Training, step: int) -> set[int]:
 
 @pytest.mark.release
 def test_an_engine_that_is_killed_while_it_judges_a_turn_loses_nothing(tiny_model: Path, tmp_path: Path) -> None:
-    run = trained(*(tiny_model, tmp_path, *WRITTEN, f"turntree.env_kwargs.folder={tmp_path}"), env="Overtaken")
+    run = trained(*(tiny_model, tmp_path, *WRITTEN, f"turntree.env_kwargs.folder={tmp_path}"), env="KilledWhileReverifying")
     assert run.status == 0, run.log[-3000:]
     assert (tmp_path / "judging").exists()
     assert run.steps == [*range(1, STEPS + 1)]
@@ -277,7 +277,7 @@ def test_a_server_that_is_killed_while_it_judges_a_turn_loses_nothing(
     monkeypatch.delenv(SOCKET, raising=False)  # vLLM's engine is a child of its server and dies with it
     server = {"vllm": "DraftingVllmServer", "sglang": "DraftingSglangServer"}[engine]
     killing = (f"turntree.env_kwargs.folder={tmp_path}", f"turntree.env_kwargs.server={server}")
-    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, "mode=colocate_async", *killing, env="Overtaken")
+    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, "mode=colocate_async", *killing, env="KilledWhileReverifying")
     assert (tmp_path / "judging").exists()
     assert sum(row["async/lost_turns"] for row in rows) >= 1
     for row in rows:
