@@ -1,7 +1,6 @@
-"""For every test: its file, for who counts CPU seconds, logs beside failures, no clock in Hypothesis, and SGLang's
-stand-ins where SGLang is.
+"""Hooks for every test: CPU seconds by file, logs of failures, no deadlines in Hypothesis, SGLang's stand-ins.
 
-The stand-ins must be found before anything looks for torchvision.
+The stand-ins must be on the path before anything looks for torchvision.
 """
 
 import gc
@@ -38,7 +37,6 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def own_rewards() -> Iterator[None]:
-    """Rewards registered in a test are forgotten after it."""
     from turntree.rewards.registry import reward_names, unregister
 
     before = set(reward_names())

@@ -1,4 +1,4 @@
-"""The house: imports point down, the packages that promise to be light are light."""
+"""The layers: imports point down, and packages that promise to be light are light."""
 
 import ast
 import doctest
@@ -24,8 +24,7 @@ ALLOWED = {
     "envs": {"envs", "rewards"},
     "agents": {"agents", "envs", "rewards", "spec_tree", "configs"},
 }
-ENGINES = {"vllm", "sglang", "triton"}
-"""Engines that have environments of their own, and Triton, which is in some of these."""
+ENGINES = {"vllm", "sglang", "triton"}  #: engines with environments of their own, and Triton, which some of these have
 HEAVY = {"torch", "transformers", "verl", "vllm", "sglang", "ray"}
 
 
@@ -35,7 +34,7 @@ def import_nodes(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
 
 
 def imports(path: Path, *, members: bool = False) -> set[str]:
-    """Modules that a file imports, anywhere in it; with ``members`` also what it takes out of them, behind a dot."""
+    """Return the modules that a file imports anywhere; with ``members`` also the imported names."""
     names: set[str] = set()
     for node in import_nodes(path):
         if isinstance(node, ast.Import):
@@ -51,7 +50,7 @@ FLOORS = table(__file__, "floors")
 
 @cache
 def imported(root: Path, package: str) -> dict[str, set[str]]:
-    """Each module of a package with those of the package that it imports, as paths without suffix."""
+    """Return each module of a package with its imports from the package, as paths without suffix."""
     found: dict[str, set[str]] = {}
     modules = {path.relative_to(root / package).with_suffix("").as_posix() for path in (root / package).rglob("*.py")}
     for module in modules:
@@ -66,7 +65,7 @@ def imported(root: Path, package: str) -> dict[str, set[str]]:
 
 
 def upward(root: Path, package: str, floors: str) -> set[str]:
-    """Imports of a package that do not point down, and modules that lie in no room."""
+    """Return imports that do not point down, and modules without a layer."""
     floor = {room: n for n, line in enumerate(floors.strip().splitlines()) for room in line.split()}
 
     def room_of(module: str) -> str:
@@ -88,7 +87,7 @@ def upward(root: Path, package: str, floors: str) -> set[str]:
 
 
 def circle(graph: dict[str, set[str]]) -> tuple[str, ...]:
-    """Modules that import each other around, or nothing."""
+    """Return a cycle of imports, or nothing."""
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -133,13 +132,13 @@ def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
 
 
 def grown(root: Path, bounds: dict[str, int]) -> dict[str, float]:
-    """The figures of the layout that are above their bounds."""
+    """Return the layout's figures that exceed their bounds."""
     found = runpy.run_path(str(ROOT / "scripts/layout_figures.py"))["figures"](root)
     return {name: found[name] for name, most in bounds.items() if found[name] > most}
 
 
 def test_the_code_does_not_grow_back() -> None:
-    """A bound goes down with the code; one that must go up says why in its commit."""
+    """Lower a bound when the code shrinks; raise one only with a reason in the commit message."""
     assert not grown(ROOT, table(__file__, "figures"))
 
 
@@ -166,7 +165,7 @@ def test_every_public_name_of_the_agents_is_there_and_no_other() -> None:
 
 
 def in_no_part(root: Path, engine: str) -> set[Path]:
-    """Test files with cases for an engine that the Makefile's part for it does not choose."""
+    """Return test files for an engine that no part of the Makefile selects."""
     said = ("--eval", f"files: ; @echo $({engine.upper()}_FILES)", "files")
     made = subprocess.check_output(("make", "-sf", ROOT / "Makefile", *said), cwd=root, text=True)
     mark = re.compile(rf"pytest\.mark\.{engine}\b|getattr\(\s*pytest\.mark\b")
@@ -205,7 +204,7 @@ def test_doctests(name):
 
 
 def test_only_deadlines_read_a_clock():
-    """A test that compared seconds would fail on a slower machine; deadlines follow the machine."""
+    """A test that compared seconds would fail on a slower machine; deadlines scale with the machine."""
     clocks = {"perf_counter", "monotonic", "process_time", "thread_time"}
     readers = set()
     for path in (ROOT / "tests").rglob("*.py"):
