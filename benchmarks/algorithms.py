@@ -36,12 +36,13 @@ from turntree.agents.viewer.chart import Series, line_chart, moving_average
 
 ALGORITHMS = ("grpo", "ppo", "dapo")
 PER_TURN = "turns"
+# The keys are the mode names of the recorded results.
 MODES = {
-    "none": "[none]",
-    "tree": "[tree]",
-    "replay": "[none,replay]",
-    "exact": "[none,exact]",
-    "lenient": "[none,lenient]",
+    "none": {"speculation": "[none]"},
+    "tree": {"speculation": "[tree]"},
+    "replay": {"speculation": "[none]", "reuse": "same_seed"},
+    "exact": {"speculation": "[none]", "reuse": "rejection_sampling"},
+    "lenient": {"speculation": "[none]", "reuse": "spec_rl"},
 }
 BIASED = ("lenient",)
 OF_ALGORITHM: dict[str, dict[str, Any]] = {
@@ -83,7 +84,7 @@ def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
             "algorithm": run["algorithm"],
-            "speculation": MODES[run["mode"]],
+            **MODES[run["mode"]],
             "actor_rollout_ref.model.path": warm_started_policy(),
             "actor_rollout_ref.rollout.seed": run["seed"],
             "actor_rollout_ref.actor.entropy_coeff": 0.01,

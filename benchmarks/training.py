@@ -1,7 +1,7 @@
 """Measure where a training step spends its time and how many passes its turns take, for each speculation mode.
 
-Each way is a real training by verl, one after another, of the same tasks from the same weights; a way joins values of
-``speculation`` with ``+``. Figures are means over the steps of an epoch; the first step also starts processes and
+Each way is a real training by verl, one after another, of the same tasks from the same weights; a way joins values
+of ``speculation`` and ``reuse`` with ``+``. Figures are means over the steps of an epoch; the first step also starts processes and
 compiles, so the first epoch is the slowest. Two tables:
 
 - Seconds. ``rollout`` is the time until the last episode arrives, for which verl polls every 0.1 s; ``engine`` is the
@@ -45,7 +45,8 @@ from turntree.agents.verl.launch import StepReport
 from turntree.agents.verl.records.recording import RunFolder
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
-WAYS = ("none", "tree", "none+replay", "none+run_ahead", "tree+replay+run_ahead")
+WAYS = ("none", "tree", "none+same_seed", "none+run_ahead", "tree+same_seed+run_ahead")
+REUSE = ("same_seed", "rejection_sampling", "spec_rl")  #: names of a way that are options of ``reuse``
 #: column -> verl's timers, seconds
 PHASES = {
     "rollout": ("timing_s/gen",),
@@ -89,11 +90,23 @@ def by_epoch(rows: Sequence[dict[str, float]], steps: int) -> list[dict[str, flo
     return [{name: fmean(row[name] for row in epoch) for name in epoch[0]} for epoch in epochs]
 
 
+def options_of(way: str) -> dict[str, str]:
+    """Return the configuration groups that a way selects.
+
+    >>> options_of("tree+same_seed+run_ahead")
+    {'speculation': '[tree,run_ahead]', 'reuse': 'same_seed'}
+    """
+    names = way.split("+")
+    reuse = [name for name in names if name in REUSE]
+    options = {"speculation": f"[{','.join(name for name in names if name not in REUSE)}]"}
+    return options | ({"reuse": reuse[0]} if reuse else {})
+
+
 def run(args: argparse.Namespace, way: str, model: str, folder: RunFolder) -> list[dict[str, float]]:
     from training_engines import engine_options
 
     settings = {
-        "speculation": f"[{way.replace('+', ',')}]",
+        **options_of(way),
         "actor_rollout_ref.model.path": f"'{model}'",
         "turntree.train_tasks": args.tasks,
         "turntree.save_policy_every": 0,
@@ -153,7 +166,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--config", default="demo", help="a configuration of turntree.configs, or a YAML file")
     parser.add_argument("--model", help="directory or Hugging Face id; without it the demo's warm-started policy")
-    parser.add_argument("--ways", nargs="+", default=WAYS, help="options of speculation, joined by +")
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="options of speculation and reuse, joined by +")
     parser.add_argument("--engine", default="local", choices=["local", "vllm", "sglang"], help="the rollout engine")
     parser.add_argument("--device", default="cpu", help="torch device of the local engine")
     parser.add_argument("--epochs", type=int, default=6)

@@ -45,7 +45,7 @@ def imports(path: Path, *, members: bool = False) -> set[str]:
     return names
 
 
-FLOORS = table(__file__, "floors")
+LAYERS = table(__file__, "layers")
 
 
 @cache
@@ -64,24 +64,24 @@ def imported(root: Path, package: str) -> dict[str, set[str]]:
     return found
 
 
-def upward(root: Path, package: str, floors: str) -> set[str]:
+def upward(root: Path, package: str, layers: str) -> set[str]:
     """Return imports that do not point down, and modules without a layer."""
-    floor = {room: n for n, line in enumerate(floors.strip().splitlines()) for room in line.split()}
+    height = {layer: n for n, line in enumerate(layers.strip().splitlines()) for layer in line.split()}
 
-    def room_of(module: str) -> str:
-        while module and module not in floor:
+    def layer_of(module: str) -> str:
+        while module and module not in height:
             module = module.rpartition("/")[0]
         return module
 
     wrong = set()
     for module, names in imported(root, package).items():
-        room = room_of(module)
-        if not room:
-            wrong |= set() if module.endswith("__init__") else {f"{package}/{module} lies in no room"}
+        layer = layer_of(module)
+        if not layer:
+            wrong |= set() if module.endswith("__init__") else {f"{package}/{module} is in no layer"}
             continue
         for name in names:
-            other = room_of(name)
-            if other and other != room and floor[other] >= floor[room]:
+            other = layer_of(name)
+            if other and other != layer and height[other] >= height[layer]:
                 wrong.add(f"{package}/{module} imports {package}/{name}")
     return wrong
 
@@ -103,7 +103,7 @@ def test_imports_only_point_down(package):
                 assert name.split(".")[1] in ALLOWED[package], f"{path.relative_to(ROOT)} imports {name}"
             if package != "agents":
                 assert name.split(".")[0] not in HEAVY, f"{path.relative_to(ROOT)} imports {name}"
-    assert not upward(ROOT, package, FLOORS[package])
+    assert not upward(ROOT, package, LAYERS[package])
     assert not circle(imported(ROOT, package))
 
 
@@ -111,14 +111,14 @@ def test_the_rules_above_see_every_kind_of_import_and_every_circle(tmp_path):
     source = tmp_path / "m.py"
     source.write_text("import torch\ndef f():\n    from turntree.agents.loop.rollout import rollout\n")
     assert imports(source) == {"torch", "turntree.agents.loop.rollout"}
-    for folder in ("house/low", "house/high"):
+    for folder in ("pkg/low", "pkg/high"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "house/low/stone.py").write_text("def f():\n    from turntree.house.high import roof\n")
-    (tmp_path / "house/high/roof.py").write_text("import turntree.house.low.stone\n")
-    (tmp_path / "house/garden.py").write_text("")
-    said = {"house/garden lies in no room", "house/low/stone imports house/high/roof"}
-    assert upward(tmp_path, "house", "low\nhigh") == said
-    assert {*circle(imported(tmp_path, "house"))} == {"high/roof", "low/stone"}
+    (tmp_path / "pkg/low/stone.py").write_text("def f():\n    from turntree.pkg.high import roof\n")
+    (tmp_path / "pkg/high/roof.py").write_text("import turntree.pkg.low.stone\n")
+    (tmp_path / "pkg/garden.py").write_text("")
+    wrong = {"pkg/garden is in no layer", "pkg/low/stone imports pkg/high/roof"}
+    assert upward(tmp_path, "pkg", "low\nhigh") == wrong
+    assert {*circle(imported(tmp_path, "pkg"))} == {"high/roof", "low/stone"}
 
 
 def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
@@ -126,9 +126,12 @@ def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
         for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
             modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
             assert len(modules) <= 15, (
-                f"{folder.relative_to(ROOT)} has {len(modules)} modules; give some a room of their own"
+                f"{folder.relative_to(ROOT)} has {len(modules)} modules; move some to a package of their own"
             )
-            assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder}: what lives there?"
+            init = folder / "__init__.py"
+            assert ast.get_docstring(ast.parse(init.read_text())), (
+                f"{init} needs a docstring that describes the package"
+            )
 
 
 def grown(root: Path, bounds: dict[str, int]) -> dict[str, float]:
