@@ -35,7 +35,7 @@ from turntree.agents.verl.launch import StepReport
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 
 ALGORITHMS = ("grpo", "ppo", "dapo")
-PER_TURN = "turns"
+PER_TURN = "turns"  # its name in the recorded results; the option is grpo_turn_rewards
 # The keys are the mode names of the recorded results.
 MODES = {
     "none": {"speculation": "[none]"},
@@ -83,7 +83,7 @@ def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
-            "algorithm": run["algorithm"],
+            "algorithm": "grpo_turn_rewards" if run["algorithm"] == PER_TURN else run["algorithm"],
             **MODES[run["mode"]],
             "actor_rollout_ref.model.path": warm_started_policy(),
             "actor_rollout_ref.rollout.seed": run["seed"],
