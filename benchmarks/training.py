@@ -1,8 +1,8 @@
 """Measure where a training step spends its time and how many passes its turns take, for each speculation mode.
 
-Each way is a real training by verl, one after another, of the same tasks from the same weights; a way joins values
-of ``speculation`` and ``reuse`` with ``+``. Figures are means over the steps of an epoch; the first step also starts processes and
-compiles, so the first epoch is the slowest. Two tables:
+Each way is a real training by verl, one after another, of the same tasks from the same weights; a way joins values of
+``speculation`` and ``reuse`` with ``+``. Figures are means over the steps of an epoch; the first step also starts
+processes and compiles, so the first epoch is the slowest. Two tables:
 
 - Seconds. ``rollout`` is the time until the last episode arrives, for which verl polls every 0.1 s; ``engine`` is the
 time of the engine's own steps in it, and ``model`` that of its forward passes. - Tokens per forward pass of the engine

@@ -103,8 +103,8 @@ def test_every_extra_is_started_or_has_an_environment_of_its_own() -> None:
 def test_an_extra_alone_has_all_that_it_is_for(dist: Path, tmp_path: Path, extra: str) -> None:
     there = installed(dist, tmp_path / "bare", f"[{extra}]")
     save_chat_llama(tmp_path / "MODEL", chatml_tokenizer())
-    places = {"SUPPORT": str(ROOT / "tests" / "support"), "README": str(ROOT / "README.md"), "HF_HUB_OFFLINE": "1"}
-    env = {**os.environ, **places, "PATH": f"{there}{os.pathsep}{os.environ['PATH']}"}
+    variables = {"SUPPORT": str(ROOT / "tests" / "support"), "README": str(ROOT / "README.md"), "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, **variables, "PATH": f"{there}{os.pathsep}{os.environ['PATH']}"}
     words = ["bash", "-ec", STARTS[extra]]
     done = subprocess.run(
         words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=patience(600), check=False

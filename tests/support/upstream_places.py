@@ -19,7 +19,7 @@ TABLE = Path(__file__).parents[1] / "agents" / "engines" / "vllm" / "places.toml
 Read = Callable[[str], str]
 
 
-def places() -> dict[str, dict[str, list[str]]]:
+def definitions() -> dict[str, dict[str, list[str]]]:
     """Return the table: by ``file:name``, what turntree relies on: ``parameters`` or ``in_order``, and ``uses``."""
     return tomllib.loads(TABLE.read_text())
 
@@ -34,7 +34,7 @@ def reader(source: Path) -> Read:
 def facts(read: Read) -> dict[str, dict[str, Any]]:
     """Return the facts of each entry of the table; a definition that is gone has none."""
     found: dict[str, dict[str, Any]] = {}
-    for key, place in places().items():
+    for key, entry in definitions().items():
         file, _, name = key.partition(":")
         try:
             node = _node(ast.parse(read(file)), name)
@@ -44,22 +44,22 @@ def facts(read: Read) -> dict[str, dict[str, Any]]:
             used = set(_names(node))
             found[key] = {
                 "parameters": _parameters(node),
-                "uses": [name for name in place.get("uses", ()) if name in used],
+                "uses": [name for name in entry.get("uses", ()) if name in used],
             }
     return found
 
 
 def missing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = []
-    for key, place in places().items():
+    for key, entry in definitions().items():
         have = found.get(key)
         if have is None:
             lines.append(f"{key} is gone")
             continue
-        wanted = place.get("in_order", [])
+        wanted = entry.get("in_order", [])
         for what, names in {
-            "parameters": [*wanted, *place.get("parameters", ())],
-            "uses": place.get("uses", ()),
+            "parameters": [*wanted, *entry.get("parameters", ())],
+            "uses": entry.get("uses", ()),
         }.items():
             lines += [f"{key} has no {name!r} in its {what}" for name in names if name not in have[what]]
         if have["parameters"][: len(wanted)] != wanted:
