@@ -1,6 +1,6 @@
-# make demo: trains an agent on the CPU and shows what speculation did. make test: every guarantee.
+# make demo: train an agent on the CPU and show the effect of drafts. make test: test every guarantee.
 SHELL := /bin/bash
-unexport PYTHONDONTWRITEBYTECODE  # without kept bytecode each of the tests' processes compiles what it imports again
+unexport PYTHONDONTWRITEBYTECODE  # without cached bytecode, each test process recompiles its imports
 
 # Versions of the engines, one environment each: requirements/NAME.txt. `make test` takes the first, `make test-all` all.
 VLLM := vllm-0.28 vllm-0.24
@@ -19,7 +19,7 @@ RUN_TESTS := $${PYTHON:-python3} scripts/run_tests.py
 test:
 	$(RUN_TESTS) $(PARTS) -- VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG))
 
-test-times:  # the same, and what each file took goes to tests/cpu_seconds.toml; nothing else should run beside it
+test-times:  # like test, and writes each file's CPU seconds to tests/cpu_seconds.toml; run nothing else meanwhile
 	$(RUN_TESTS) --times $(PARTS) -- VLLM=$(firstword $(VLLM)) SGLANG=$(firstword $(SGLANG))
 
 test-all:  # every version of the engines, every combination, long statistics: before a release
@@ -28,7 +28,7 @@ test-all:  # every version of the engines, every combination, long statistics: b
 HERE = not vllm and not sglang and not site and not interop
 test-engines: test-site test-vllm test-sglang
 
-kernels:  # compiled once, not by each part at the same time
+kernels:  # compiled once, instead of by all parts at the same time
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -c "import torch; from turntree.agents.engines.drafting import chain_rows; \
 	  from turntree.agents.engines.local.forward import compiled; from turntree.spec_tree.store import warm_up; \
 	  warm_up.warm_up(); compiled.warm_up(torch.float32); chain_rows.warm_up()"
@@ -59,20 +59,20 @@ test-interop:  # bridges, BFCL and the gateway's clients against the packages th
 	  $(or $(TESTS),tests/envs/bridges tests/envs/bfcl tests/envs/checking tests/agents/gateway/clients tests/agents/harness tests/docs/test_pages.py)
 
 VLLM_FILES := $(sort $(shell grep -rlE "mark.vllm|pytest.mark, engine" tests --include=test_*.py))
-test-vllm:  # what is marked "once" runs with the first version alone
+test-vllm:  # tests marked "once" run with the first version only
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \
 	  $$py tests/support/warm_engine.py vllm -m "$$which and ($(KIND))" -- $(or $(TESTS),$(VLLM_FILES)) || exit 1; \
 	  which="vllm and not once"; done
 
 SGLANG_FILES := $(sort $(shell grep -rlE "mark.sglang|pytest.mark, engine" tests --include=test_*.py))
-# A process for each file: an engine of SGLang leaves the process that started it changed. -s: where a scheduler fails,
-# SGLang kills that process, and what pytest had caught of the reason with it.
+# A process for each file: SGLang's engine changes the process that starts it. -s: when a scheduler fails, SGLang kills
+# that process, and with it the output that pytest has captured.
 test-sglang:
 	files="$(or $(TESTS),$(SGLANG_FILES))"; for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
 	  $$py tests/support/warm_engine.py sglang -s -m "sglang and ($(KIND))" -- $$files || exit 1; \
-	  files="$$(grep -L "mark.once" $$files || :)"; done  # grep -L answers 1 where no file has the mark
+	  files="$$(grep -L "mark.once" $$files || :)"; done  # grep -L exits with 1 if no file has the mark
 
-test-mutants:  # faults of one line, each of which some test must notice: tests/mutants.toml
+test-mutants:  # one-line faults that the tests must notice: tests/mutants.toml
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py scripts/mutants.py $(MUTANTS)
 
 docs:

@@ -1,14 +1,14 @@
-"""GRPO, PPO, DAPO and returns of turns on multi-turn arithmetic; and GRPO with each use of earlier rollouts.
+"""Train multi-turn arithmetic with GRPO, PPO, DAPO and turn rewards, and GRPO with each kind of reuse.
 
-DAPO's rewards are those of the groups that it keeps, in which not all samples score the same.
+DAPO's rewards are those of the groups that it keeps, in which not all samples have the same score.
 
 Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in the noise of
 the sampling. The modes: ``none`` decodes plainly, ``tree`` drafts (level A), the others reuse stored turns.
 ``same_seed`` and ``rejection_sampling`` (level C if the policy was trained on the stored turn) leave the distribution
 of the rollouts alone, so their curves may differ by noise only; ``spec_rl`` is biased, level D, and marked as such.
 
-Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was. Compare seconds only
-between runs that took turns on one machine: those of ``results/wall_clock.json``, in the order of ``--only``.
+Runs that the JSON file already has are kept, so an interrupted benchmark continues. Compare seconds only between runs
+that took turns on one machine: those of ``results/wall_clock.json``, in the order of ``--only``.
 
     python benchmarks/algorithms.py [--steps 16] [--seeds 3] [--minutes 60] [--json benchmarks/results/algorithms.json]
 """
@@ -65,7 +65,7 @@ STYLE = """<style>
 
 
 def runs(seeds: int) -> list[dict[str, Any]]:
-    """All runs, the most wanted first."""
+    # The most important runs first.
     wanted = [{"algorithm": name, "mode": "tree", "seed": seed} for seed in range(seeds) for name in ALGORITHMS]
     others = [mode for mode in MODES if mode != "tree"]
     wanted += [{"algorithm": "grpo", "mode": mode, "seed": seed} for seed in range(seeds) for mode in others]
@@ -77,7 +77,6 @@ def name_of(run: dict[str, Any]) -> str:
 
 
 def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Train, and what was logged."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
@@ -96,9 +95,9 @@ def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
 
 
 def with_round(earlier: dict[str, Any] | None, run: dict[str, Any]) -> dict[str, Any]:
-    """The run with the least seconds of each step in any of its rounds; ``rounds`` keeps the seconds of all.
+    """Return a run with each step's least seconds over all rounds; ``rounds`` keeps the seconds of each.
 
-    The same seed has the same rewards in every round, so that rounds differ in what else the machine had to do.
+    A seed has the same rewards in every round, so rounds differ only in the other load of the machine.
 
     Raises:
         RuntimeError: If the rewards differ.
@@ -114,25 +113,22 @@ def with_round(earlier: dict[str, Any] | None, run: dict[str, Any]) -> dict[str,
 
 
 def rounds_of(run: dict[str, Any]) -> list[list[float]]:
-    """Seconds of each step, by round; one round where none are kept."""
     rounds: list[list[float]] = run.get("rounds") or [[row["seconds"] for row in run["steps"]]]
     return rounds
 
 
 def figures_of(report: StepReport, names: Iterable[str]) -> dict[str, float]:
-    """The reward of a step, and of its metrics those that are there."""
     return {"reward": report.reward, **{name: report.metrics[name] for name in names if name in report.metrics}}
 
 
 def first_and_last(done: dict[str, Any]) -> tuple[float, float]:
-    """Mean reward of the first and of the last quarter of the steps."""
+    """Return the mean reward of the first and of the last quarter of the steps."""
     rewards = [row["reward"] for row in done["steps"]]
     quarter = max(1, len(rewards) // 4)
     return statistics.fmean(rewards[:quarter]), statistics.fmean(rewards[-quarter:])
 
 
 def grouped(done: dict[str, dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-    """The runs of each algorithm with trees, or of each mode with GRPO."""
     found: dict[str, list[dict[str, Any]]] = {}
     for run in done.values():
         if key == "algorithm" and run["mode"] == "tree":
@@ -161,13 +157,12 @@ def table(done: dict[str, dict[str, Any]], key: str) -> Table:
 
 
 def chart(groups: dict[str, list[dict[str, Any]]], key: str) -> str:
-    """An SVG with a line for every run; those of a group share a colour."""
     lines = []
-    for place, (name, several) in enumerate(groups.items()):
+    for series, (name, several) in enumerate(groups.items()):
         for run in several:
             rewards = moving_average([row["reward"] for row in run["steps"]], WINDOW)
             points = tuple((float(step), value) for step, value in enumerate(rewards, start=1))
-            style = "biased" if name in BIASED else f"s{place % 4}"
+            style = "biased" if name in BIASED else f"s{series % 4}"
             label = f"{name}, seed {run['seed']}" + (" (biased: level D)" if name in BIASED else "")
             lines.append(Series(name=label, style=style, points=points))
     picture = line_chart(lines, title=f"Reward of each {key}, mean of {WINDOW} steps", top=1.0)

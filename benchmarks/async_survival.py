@@ -1,14 +1,14 @@
-"""Share of an interrupted turn's tokens that the policy of one more update draws with the same noise.
+"""Measure the share of an interrupted turn's tokens that the updated policy draws with the same noise.
 
-A policy samples turns of arithmetic tasks. Half of them teach it: one step of AdamW, on advantages of +-1 that
-alternate between the samples of a task, the gradient's norm at most 1, as in a training. The other half are
-interrupted at a random token each, and judged by the updated weights (``InterruptedTurns``). ``--updates`` does so
-again and again, with one optimizer and new noise, and counts the later half of the updates: Adam's first step moves
-every weight by about the learning rate, more than a later one of a training does.
+A policy samples turns of arithmetic tasks. It trains on half of them: one step of AdamW, on advantages of +-1 that
+alternate between the samples of a task, with a gradient norm of at most 1. The other half are interrupted at a random
+token and re-verified with the updated weights (``InterruptedTurns``). ``--updates`` repeats this with one optimizer and
+new noise and counts the later half of the updates: Adam's first step moves every weight by about the learning rate,
+more than later steps of a training do.
 
     python benchmarks/async_survival.py [--model DIR] [--rates 1e-6 1e-5 1e-4] [--updates 1] [--json FILE]
 
-Without ``--model`` it is a random Llama of some hundred thousand parameters, which hesitates between all tokens.
+The default model is a random Llama with some hundred thousand parameters and a nearly flat distribution.
 """
 
 from __future__ import annotations
@@ -35,12 +35,10 @@ from turntree.envs.registry import make
 
 
 async def turns_of(engine: LocalEngine, requests: list[TurnRequest]) -> list[Completion]:
-    """A turn for each request."""
     return await asyncio.gather(*map(engine.generate, requests))
 
 
 def updated(model: Any, optimizer: Any, requests: list[TurnRequest], turns: list[Completion]) -> None:
-    """One step of the policy on its turns, in place."""
     tokens = sum(len(turn.token_ids) for turn in turns)
     for number, (request, turn) in enumerate(zip(requests, turns, strict=True)):
         said = torch.tensor(turn.token_ids)
@@ -54,14 +52,12 @@ def updated(model: Any, optimizer: Any, requests: list[TurnRequest], turns: list
 
 
 def with_seeds(requests: list[TurnRequest], first: int) -> list[TurnRequest]:
-    """The requests, with seeds from ``first`` on."""
     return [replace(one, sampling=replace(one.sampling, seed=seed)) for seed, one in enumerate(requests, start=first)]
 
 
 async def survivals(
     model: Any, requests: list[TurnRequest], rates: list[float], updates: int
 ) -> list[dict[str, float]]:
-    """What an update leaves of interrupted turns, by its learning rate."""
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     config = LocalEngineConfig(max_batch=16, max_context=1024, dtype="float32", speculation=None)
     rows, half = [], len(requests) // 2
@@ -98,8 +94,7 @@ async def survivals(
 async def survival(
     engine: LocalEngine, requests: list[TurnRequest], turns: list[Completion], counts: ResumeCounts
 ) -> int:
-    """Count what the engine's policy keeps of turns of another one, each interrupted at a random token; returns how
-    many it keeps whole."""
+    """Return how many interrupted turns of another policy the engine's policy keeps whole."""
     rng, whole = np.random.default_rng(requests[0].sampling.seed), 0
     for request, turn in zip(requests, turns, strict=True):
         turn_draft = turn.token_ids[: int(rng.integers(1, len(turn.token_ids) + 1))]

@@ -1,25 +1,23 @@
-"""Throughput and staleness of synchronous training, verl's asynchronous one and ours, by simulated timelines.
+"""Simulate throughput and staleness of synchronous training, verl's asynchronous training and turntree's.
 
-Each device of the rollout decodes up to 256 episodes at once; what a pass takes by the number of its requests was
-measured on an H200 (``results/gpu_h200.json``, vLLM without drafts). Lengths come from a recorded trace, whose tries
-at one task are a group. A pass over tokens that are there already (their keys and values after an update; a judgement
-is the same pass) costs what a decoded token adds to a full pass, which is more than it takes on a GPU. A step of the
-trainer takes as long for a token as in trainings measured on the CPU, as a share of the engine's time
-(``results/training.json``), divided by the devices. What a new policy keeps of a token's noise was measured by
-``async_survival.py``: each token is another one with the same chance, and a turn is kept up to the first.
+Each rollout device decodes up to 256 episodes at once; the time of a pass by its number of requests was measured on an
+H200 (``results/gpu_h200.json``, vLLM without drafts). Lengths come from a recorded trace, whose tries at one task are a
+group. Passing over known tokens (to restore keys and values after an update, or to re-verify) costs what a decoded
+token adds to a full pass, which is more than on a GPU. A trainer step takes as long per token as in trainings measured
+on the CPU, relative to the engine's time (``results/training.json``), divided by the devices. ``async_survival.py``
+measured the chance that a new policy keeps a token with the same noise; a turn is kept up to the first token that it
+does not keep.
 
     TURNTREE_DATA=../shared python benchmarks/async_timeline.py [--traces math_cot_100x8] [--json FILE] [--plot FILE]
 
-| way | a step is trained on | an update |
-|---|---|---|
-| sync | its own groups, once all have ended | comes while nothing runs |
-| keep (verl) | the groups that ended first | interrupted episodes go on behind their tokens |
-| keep-in-order | the groups that were submitted first | the same |
-| turn | the groups that ended first | interrupted episodes are judged |
-| episode | those submitted first | all that run, and the next step's that have ended, are judged |
-| episode-ended (`in_order: false`) | those that have ended and been judged first | all that wait or run are judged |
+| way | a step trains on | an update | |---|---|---| | sync | its own groups, once all have ended | happens while
+nothing runs | | keep (verl) | the groups that ended first | interrupted episodes continue after their tokens | |
+keep-in-order | the groups that were submitted first | interrupted episodes continue after their tokens | | turn | the
+groups that ended first | interrupted episodes are re-verified | | episode | the groups that were submitted first |
+running episodes and ended episodes of the next step are re-verified | | episode-ended (`in_order: false`) | groups that
+ended and were re-verified first | all are re-verified |
 
-Not in it: prompts, environments and rewards, which are the same in all ways; drafts; more than one replica per device.
+Not simulated: prompts, environments and rewards, which are the same in all ways; drafts; several replicas per device.
 """
 
 from __future__ import annotations
@@ -47,6 +45,7 @@ COMMON = (
     ".grid{stroke:#ddd}.tick{font:11px sans-serif;fill:#555}.line polyline{fill:none;stroke-width:2}"
     ".line circle{opacity:0}"
 )
+#: class and colour of the lines
 STYLE = {
     "sync": ("faint", "#8c959f"),
     "keep": ("other", "#d9822b"),
@@ -54,39 +53,32 @@ STYLE = {
     "episode": ("main", "#0b6e99"),
     "episode-ended": ("ended", "#7c3aed"),
 }
-"""Class and colour of the lines."""
 WAYS = ("sync", "keep", "keep-in-order", "turn", "episode", "episode-ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds."""
+    """Times in seconds."""
 
-    passes: tuple[tuple[float, float], ...]
-    """Requests of a pass, and what it takes."""
-    known: float
-    """Of a token that is only passed over."""
-    trained: float
-    """Of a token in the trainer, on one device."""
-    weights: float
-    """Of an update of the engines' weights."""
+    passes: tuple[tuple[float, float], ...]  #: (requests of a pass, seconds)
+    known: float  #: per token that is only passed over
+    trained: float  #: per token in the trainer, on one device
+    weights: float  #: per update of the engines' weights
 
     def of_pass(self, requests: int) -> float:
-        """What a pass takes."""
         return float(np.interp(requests, *zip(*self.passes, strict=True)))
 
 
 def measured(weights: float) -> Costs:
-    """The costs that were measured."""
     rows = json.loads((RESULTS / "gpu_h200.json").read_text())["steps"]
-    places: dict[float, list[tuple[float, float]]] = {}
+    points_of: dict[float, list[tuple[float, float]]] = {}
     for row in rows:
         if row["way"] == "stock" and not row["drafts"]:
             low, high = map(int, row["requests"].split("-"))
-            places.setdefault((low + high) / 2, []).append((row["ms"] / 1000, row["steps"]))
+            points_of.setdefault((low + high) / 2, []).append((row["ms"] / 1000, row["steps"]))
     means = {
-        place: float(np.average([s for s, _ in found], weights=[n for _, n in found]))
-        for place, found in places.items()
+        requests: float(np.average([s for s, _ in found], weights=[n for _, n in found]))
+        for requests, found in points_of.items()
     }
     requests = sorted(means)
     seconds = np.maximum.accumulate([means[one] for one in requests])  # more requests take no less
@@ -104,7 +96,6 @@ def measured(weights: float) -> Costs:
 
 
 def lengths_of(trace: Path) -> list[list[int]]:
-    """Sampled tokens of each episode, by task."""
     with np.load(trace) as found:
         ends, mask, state = found["offsets"], found["mask"].astype(np.int64), found["state"]
     sums = np.add.reduceat(mask, ends[:-1])
@@ -113,29 +104,24 @@ def lengths_of(trace: Path) -> list[list[int]]:
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """One episode."""
-
     group: int
     device: int
     length: int
-    begun: int
-    """Version of the weights."""
-    known: int = 0
-    """Tokens that it has."""
+    begun: int  #: version of the weights
+    known: int = 0  #: tokens sampled so far
     done: bool = False
 
 
 @dataclass(slots=True)
 class Device:
-    """One engine: all that run advance by a token a pass."""
+    """One engine: all running samples advance by one token per pass."""
 
     costs: Costs
     time: float = 0.0
     passes: float = 0.0
-    running: list[tuple[float, int]] = field(default_factory=list)
-    """Number of the pass in which each ends."""
+    running: list[tuple[float, int]] = field(default_factory=list)  #: number of the pass in which each sample ends
+    #: (sample, tokens to pass over, tokens to sample)
     queue: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """Sample, tokens to pass over, tokens to sample."""
 
     def admit(self) -> None:
         while self.queue and len(self.running) < SLOTS:
@@ -156,15 +142,13 @@ class Device:
         return name
 
     def advance(self, time: float) -> None:
-        """To a time before the next end; a pass that is on its way ends whole."""
+        # To a time before the next end; a pass that has started is completed.
         if self.running and time > self.time:
             self.passes += (time - self.time) / self.costs.of_pass(len(self.running))
         self.time = max(self.time, time)
 
 
 class Timeline:
-    """One training, step by step."""
-
     def __init__(
         self, way: str, costs: Costs, lengths: list[list[int]], hazard: float, args: Any, devices: tuple[int, int]
     ):
@@ -176,9 +160,7 @@ class Timeline:
         self.rng = np.random.default_rng(args.seed)
         self.samples: dict[int, Sample] = {}
         self.groups: dict[int, set[int]] = {}
-        """Samples of each group that waits or runs, in the order of submission."""
         self.left: dict[int, int] = {}
-        """Samples of it that have not ended."""
         self.version = self.number = 0
         self.sampled = self.thrown = 0
 
@@ -198,33 +180,33 @@ class Timeline:
             one.admit()
 
     def ready(self) -> list[int]:
-        """The groups that the next step is trained on; none if they are not there yet."""
+        # Empty if the groups of the next step are not complete yet.
         wanted = self.args.prompts
         first = list(self.groups)[:wanted] if self.in_order else list(self.groups)
         ended = [group for group in first if not self.left[group]]
         return ended[:wanted] if len(ended) >= wanted else []
 
     def run(self, until: float = math.inf) -> float:
-        """To the time when a step's groups are there, or to ``until``."""
-        ends = [(one.next_end, place) for place, one in enumerate(self.devices)]
+        # Until the groups of a step are complete, or to ``until``.
+        ends = [(one.next_end, index) for index, one in enumerate(self.devices)]
         heapq.heapify(ends)
         now = max(one.time for one in self.devices) if until == math.inf and self.ready() else 0.0
         while until < math.inf or not self.ready():
-            end, place = heapq.heappop(ends)
+            end, index = heapq.heappop(ends)
             if end >= until:
                 break
-            sample = self.samples[self.devices[place].end_one()]
+            sample = self.samples[self.devices[index].end_one()]
             self.sampled += sample.length - sample.known
             sample.known, sample.done, now = sample.length, True, end
             self.left[sample.group] -= 1
-            heapq.heappush(ends, (self.devices[place].next_end, place))
+            heapq.heappush(ends, (self.devices[index].next_end, index))
         now = until if until < math.inf else now
         for one in self.devices:
             one.advance(now)
         return max(now, max(one.time for one in self.devices) if self.apart else now)
 
     def interrupt(self) -> None:
-        """End all that runs, and begin it again: what is kept is passed over."""
+        # Everything that runs starts again; kept tokens are only passed over.
         for one in self.devices:
             for ends, name in one.running:
                 sample = self.samples[name]
@@ -255,7 +237,7 @@ class Timeline:
         self.devices[sample.device].queue.append((name, known, sample.length - sample.known))
 
     def step(self) -> tuple[int, list[int], float]:
-        """Tokens that it trains on, how many versions its samples are behind, and when it has ended."""
+        """Return the trained tokens, the versions by which their samples lag, and the end of the step."""
         self.submit(self.args.prompts)
         now = self.run()
         groups = self.ready()
@@ -277,30 +259,24 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One training."""
-
     trace: str
     rate: float
     devices: int
     apart: bool
-    ahead: int
-    """Batches that are begun before their step; none of ``sync``."""
+    ahead: int  #: batches that start before their step; 0 for ``sync``
     way: str
     tokens_per_second: float
-    behind: float
-    """Versions of the weights, of the mean episode when it is trained on."""
+    behind: float  #: versions of the weights by which the mean episode lags when it is trained on
     behind_most: int
-    thrown: float
-    """Share of the sampled tokens."""
+    thrown: float  #: discarded share of the sampled tokens
     against_sync: float = 0.0
-    against_keep: float = 0.0
-    """In the same order."""
+    against_keep: float = 0.0  #: throughput relative to ``keep`` in the same order
 
 
 def played(
     way: str, costs: Costs, lengths: list[list[int]], hazard: float, args: Any, devices: tuple[int, int], ahead: int
 ) -> dict[str, Any]:
-    """Figures of one training behind its first steps."""
+    # The first steps are not counted.
     line = Timeline(way, costs, lengths, hazard, args, devices)
     if way != "sync":
         line.submit(ahead * args.prompts)
@@ -321,7 +297,6 @@ def played(
 
 
 def table(rows: Iterable[Row]) -> str:
-    """In Markdown."""
     lines = [
         "| trace | lr | devices | ahead | way | tokens/s | of sync | of keep | versions behind (most) | thrown away |",
         "|" + "---|" * 10,
@@ -388,7 +363,7 @@ def main() -> int:
 
 
 def plot(rows: list[Row], args: Any) -> str:
-    """Throughput over that of sync, of the first trace at the lowest learning rate, by powers of two of devices."""
+    """Plot the throughput relative to sync, for the first trace at the lowest learning rate, by number of devices."""
     rate = min(row.rate for row in rows)
     lines = []
     for way, (style, _) in STYLE.items():

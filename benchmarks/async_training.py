@@ -1,11 +1,10 @@
-"""Reward curves, versions per row and discarded tokens: synchronous training and each way of going on after an update.
+"""Train synchronously and with each ``on_resume``: reward curves, versions per row, discarded tokens.
 
-Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in the noise of
-the sampling. The trainer computes the log-probabilities of all rows again with its own weights; verl logs the largest
-difference of a sampled token's probability, and the KL divergence (its estimator k3). What either is in ``sync`` comes
-of rounding alone.
+Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in sampling
+noise. The trainer recomputes the log-probabilities of all rows with its own weights; verl logs the largest difference
+of a sampled token's probability, and the KL divergence (estimator k3). In ``sync`` both come from rounding alone.
 
-Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was.
+Runs that the JSON file already has are kept, so an interrupted benchmark continues.
 
     python benchmarks/async_training.py [--steps 12] [--seeds 3] [--minutes 9] [--json FILE] [--plot FILE]
 """
@@ -32,6 +31,7 @@ WAYS = {
     "turn": ["mode=colocate_async", "turntree.asynchronous.on_resume=turn"],
     "episode": ["mode=colocate_async"],
 }
+#: name of a step's figure -> verl's metric
 FIGURES = {
     "versions": "async/versions",
     "stale": "training/off_policy/trajectory_staleness_worst/max",
@@ -44,11 +44,9 @@ FIGURES = {
     "passes_saved": "async/passes_saved",
     "tokens": "turntree/tokens",
 }
-"""Name of a step's figure -> verl's metric."""
 
 
 def played(way: str, seed: int, *, steps: int, batch: int) -> dict[str, Any]:
-    """One run."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
@@ -66,12 +64,11 @@ def played(way: str, seed: int, *, steps: int, batch: int) -> dict[str, Any]:
 
 
 def figures_of(report: StepReport) -> dict[str, float]:
-    """Those of ``FIGURES`` that a step has."""
     return {name: report.metrics[key] for name, key in FIGURES.items() if key in report.metrics}
 
 
 def table(runs: dict[str, dict[str, Any]]) -> str:
-    """In Markdown: means over all seeds and steps, and the largest where that is said."""
+    """Return the Markdown table: means over all seeds and steps, and the maximum where the column says so."""
     lines = [
         "| way | seeds | reward, first quarter | last quarter (seeds) | versions of a row | stale, most | "
         "judged tokens kept | discarded, of trained | probability, largest difference | KL |",

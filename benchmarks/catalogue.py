@@ -1,12 +1,12 @@
-"""Every environment and every split: the policy that knows the answers wins all, those that say nothing useful none.
+"""Check every environment and split: the reference policy solves all tasks, useless policies solve none.
 
     python benchmarks/catalogue.py --data DIR [--only GSM8K AIME] [--json results/catalogue.json]
 
-``DIR`` holds ``data``, as ``$TURNTREE_DATA`` does. Splits are the files that are there, BFCL's those of its package;
-environments that make their tasks play the first ``--tasks`` indices of each of ``SPLITS``. Gymnasium's ``check_env``
-is run on each of them, and whatever it warns of is counted. The policies are those of
-``tests/support/catalogue_policies.py``. An episode that ends as a failure, its answer ungraded, is neither won nor
-lost, and is named for both kinds of policies.
+``DIR`` contains ``data``, like ``$TURNTREE_DATA``. Splits are the files that exist; BFCL's come with its package.
+Environments that generate tasks play the first ``--tasks`` indices of each of ``SPLITS``. Gymnasium's ``check_env``
+runs on each environment, and its warnings are counted. The policies are those of
+``tests/support/catalogue_policies.py``. An episode that ends as a failure, with an ungraded answer, is neither won nor
+lost and is listed for both kinds.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from catalogue_policies import LOSERS, WINNERS, Played, Policy, play_as
 
 OURS = "turntree/"
-SPLITS = ("train", "test")
-"""Of environments that make their tasks."""
-SHOWN = 8
-"""Faults of a row that the table names; the file names all."""
+SPLITS = ("train", "test")  #: of environments that generate their tasks
+SHOWN = 8  #: faults per row in the printed table; the file has all
+#: folder of an environment below ``data``, and which of its files are splits
 _FILES = {
     **{
         id: (entry.folder or entry.name, r"(.+)\.(?:jsonl|parquet)")
@@ -51,11 +50,9 @@ _FILES = {
     "turntree/RetailService-v0": ("tau_bench", r"retail_(.+)_tasks\.jsonl"),
     "turntree/TauAirline-v0": ("tau_bench", r"airline_(.+)_tasks\.jsonl"),
 }
-"""Folder of an environment below ``data``, and which of its files are splits."""
 
 
 def splits(id: str, data: Path) -> list[str]:
-    """The splits that an environment has."""
     entry = find_entry(id)
     assert entry, f"{id} is not in the catalogue"
     if not entry.needs_data:
@@ -83,7 +80,7 @@ def named(played: Played) -> str:
 
 
 def warnings_of(make_env: Callable[[], Env]) -> list[str]:
-    """What Gymnasium's checker complains of, its logger's warnings included."""
+    """Return the complaints of Gymnasium's checker, including its logger's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -94,12 +91,12 @@ def warnings_of(make_env: Callable[[], Env]) -> list[str]:
 
 
 def examine(id: str, split: str, tasks: int) -> dict[str, Any]:
-    """One environment and split.
+    """Examine one environment and split.
 
     Args:
         id: Of the environment.
-        split: Its split; empty for one that has none.
-        tasks: How many are played where there is no end of them.
+        split: Its split; empty if it has none.
+        tasks: How many tasks to play of an environment that generates tasks.
     """
     begun = time.perf_counter()
     arguments = {"split": split} if split else {}
@@ -123,7 +120,6 @@ def examine(id: str, split: str, tasks: int) -> dict[str, Any]:
 
 
 def cells(row: dict[str, Any]) -> tuple[Any, ...]:
-    """A row of the table."""
     faults = [f"gold: {one}" for one in row["gold_does_not_win"]]
     faults += [f"{name}: {one}" for name, found in row["useless_does_not_lose"].items() for one in found]
     faults += row["warnings"]

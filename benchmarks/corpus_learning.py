@@ -1,10 +1,10 @@
-"""GRPO of a tiny policy in ``turntree/Search-v0`` over a corpus of one's own: does its reward rise, on every seed?
+"""Train a tiny policy in ``turntree/Search-v0`` over a made-up corpus: does its reward rise with every seed?
 
-The corpus is an archive of made-up buildings, one text each, whose year stands behind what a search shows, so that an
-answer takes a search with the right words, a reading of the right hit and its year. The policy, some hundred thousand
-parameters with a word-level vocabulary of the corpus, starts from demonstrations of which most are wrong on purpose:
-they search for the place alone and read the first hit, or answer at once. Every run is a real ``turntree train``; seeds
-differ in the noise of the sampling. Runs that the JSON file has already are kept.
+The corpus has one text per building. A building's year comes after the part that a search shows, so an answer needs a
+search with the right words and a reading of the right hit. The policy has some hundred thousand parameters and a
+word-level vocabulary. It starts from demonstrations that are mostly wrong on purpose: they search for the town alone
+and read the first hit, or answer at once. Every run is a real ``turntree train``; seeds differ in sampling noise. Runs
+that the JSON file already has are kept.
 
     python benchmarks/corpus_learning.py [--steps 16] [--seeds 3] [--json benchmarks/results/corpus_learning.json]
 """
@@ -39,29 +39,26 @@ if TYPE_CHECKING:
 
 ID = "turntree/Search-v0"
 KINDS = ("bridge", "tower", "mill", "harbour")
-PLACES = 24
+TOWNS = 24
 FILLER = "Administratively neighbourhood-owned, architecturally unremarkable, archaeologically investigated, "
 FILLER += "photographically documented, conscientiously maintained, internationally unrecognised."
 RIGHT, NARROW, AT_ONCE = 0.35, 0.40, 0.25
-WORD = r" ?\w+|[^\w]"
-"""A space belongs to the word behind it, so that a copied word is the same token."""
+WORD = r" ?\w+|[^\w]"  #: a space belongs to the word after it, so that a copied word is the same token
 ENV = {"tool_format": "compact", "system_prompt": "", "describes_tools": True, "hits": 2}
 LIMITS = {"max_turns": 6, "max_turn_tokens": 16}
 PACKAGES = ("turntree", "torch", "verl")
 
 
 def archive(folder: Path) -> dict[str, str]:
-    """Write corpus and questions; the arguments of the environment that finds them."""
     rng = random.Random(0)
     syllables = [first + second for first in "bdfgklmnrst" for second in ("a", "e", "i", "o", "u")]
-    places = [
-        first + second
-        for first, second in zip(rng.sample(syllables, PLACES), rng.sample(syllables, PLACES), strict=True)
+    towns = [
+        first + second for first, second in zip(rng.sample(syllables, TOWNS), rng.sample(syllables, TOWNS), strict=True)
     ]
     texts, questions = [], []
-    for number, (place, kind) in enumerate((place, kind) for place in places for kind in KINDS):
+    for number, (town, kind) in enumerate((town, kind) for town in towns for kind in KINDS):
         year = str(1500 + rng.randrange(60))
-        title = f"{kind} of {place}"
+        title = f"{kind} of {town}"
         texts.append({"id": str(number), "title": title, "text": f"{FILLER} The {title} was built in {year}."})
         questions.append({"id": str(number), "question": f"When was the {title} built?", "answer": year})
     for name, rows in (("corpus", texts), ("questions", questions)):
@@ -70,14 +67,12 @@ def archive(folder: Path) -> dict[str, str]:
 
 
 def tokenizer_of(files: dict[str, str]) -> PreTrainedTokenizerFast:
-    """One token for each word, number and sign of the archive."""
     seen = " ".join(Path(file).read_text() for file in files.values()) + "search read boxed\\{}()[]:.\n"
     words = {form for word in re.findall(WORD, seen) for form in (word, word.strip() or word)}
     return word_tokenizer(sorted(words), WORD)
 
 
 def demonstrations(env: Env, tokenizer: Any, count: int) -> list[TokenView]:
-    """Episodes of the three ways, played in the environment."""
     return asyncio.run(_played(env, tokenizer, count))
 
 
@@ -85,19 +80,18 @@ async def _played(env: Env, tokenizer: Any, count: int) -> list[TokenView]:
     rng, renderer, views = random.Random(1), Renderer(tokenizer), []
     ways = rng.choices(("right", "narrow", "at once"), (RIGHT, NARROW, AT_ONCE), k=count)
     for way in ways:
-        task = env.task(rng.randrange(PLACES * len(KINDS)))
+        task = env.task(rng.randrange(TOWNS * len(KINDS)))
         episode = await rollout(env, ScriptedEngine(said(env, task, way, rng), tokenizer), renderer, task=task)
         views.append(TokenView.of(episode))
     return views
 
 
 def said(env: Any, task: Task, way: str, rng: random.Random) -> list[str]:
-    """What a demonstration says, turn by turn."""
     building = task.prompt.removeprefix("When was the ").removesuffix(" built?")
-    kind, place = building.split(" of ")
+    kind, town = building.split(" of ")
     if way == "at once":
         return [rf"\boxed{{ {1500 + rng.randrange(60)}}}"]
-    query = f"{kind} {place}" if way == "right" else place
+    query = f"{kind} {town}" if way == "right" else town
     hits = env.search(query)
     first = hits[1 : hits.index("]")]
     year = env.read(first).rsplit(" ", 1)[1].rstrip(".")
@@ -105,7 +99,6 @@ def said(env: Any, task: Task, way: str, rng: random.Random) -> list[str]:
 
 
 def steps_of(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> list[dict[str, float]]:
-    """What was logged at each step of one training."""
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
             "env": "search",
@@ -129,7 +122,6 @@ def steps_of(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> l
 
 
 def row(seed: str, run: dict[str, Any]) -> tuple[str, ...]:
-    """Of the table."""
     first, last = first_and_last(run)
     turns, tokens = (f"{run['steps'][-1][f'turntree/{name}']:.2f}" for name in ("turns", "tokens_per_forward_pass"))
     return seed, f"{first:.3f}", f"{last:.3f}", f"{last - first:+.3f}", turns, tokens
@@ -145,8 +137,8 @@ def main() -> None:
     settings = {"steps": args.steps, "warm_steps": args.warm_steps}
     record = provenance(PACKAGES) | {"settings": settings, "runs": {}}
     record["runs"] = kept_from(args.json, record).get("runs", {})
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         files = archive(folder)
         tokenizer = tokenizer_of(files)
         env = make(ID, **files, **ENV, limits=Limits(**LIMITS))

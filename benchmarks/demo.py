@@ -1,14 +1,13 @@
-"""The demo over seeds: how far success rises, whether it stays there, and what speculation saves.
+"""Run the demo over several seeds: the rise of its success, its stability, and the savings of drafts.
 
-A seed is that of the warm start and of the sampling, as in ``turntree demo --seed``. *Rise* is the mean success of the
-last ten steps less that of the first ten, *fall* that of the best ten successive steps less that of the last ten.
-Ratios are without drafts to with, of all compared steps and of the first and the last third, with the quartiles of
-single steps.
+The seed sets the warm start and the sampling, as in ``turntree demo --seed``. *Rise* is the mean success of the last
+ten steps minus that of the first ten; *fall* is that of the best ten successive steps minus that of the last ten.
+Ratios divide the figure without drafts by the figure with drafts, over all compared steps and over the first and last
+third, with the quartiles of single steps.
 
-A seed has three parts: its warm start, its training, its comparison. Parts that the folder has already are kept, and
-a training goes on at its last checkpoint, so the same command goes on where it was killed; the JSON file has after
-each seed what is there. ``--parts 1`` makes one part. Seconds are those of whole parts: a training that went on, and a
-warm start that the cache had, have none.
+A seed has three parts: warm start, training, comparison. Existing parts in the folder are kept, and a training
+continues at its last checkpoint, so repeating a killed command continues it; the JSON file is updated after each seed.
+``--parts 1`` runs one part. Seconds are given only for uninterrupted parts that were not cached.
 
     python benchmarks/demo.py [--seeds 0 1 2 3 4] [--steps 48] [--parts N] [--runs FOLDER] [--json FILE]
 """
@@ -42,7 +41,7 @@ PACKAGES = ("turntree", "verl", "torch", "transformers", "ray", "numpy")
 
 
 def parts(folder: Path, seed: int, steps: int) -> Iterator[str]:
-    """Make what is missing of a seed, part by part; yields each part's name when it is there."""
+    """Run the missing parts of a seed; yield each part's name when it is done."""
     done = folder / "seconds.json"
     seconds: dict[str, float | None] = json.loads(done.read_text()) if done.is_file() else {}
 
@@ -69,7 +68,6 @@ def parts(folder: Path, seed: int, steps: int) -> Iterator[str]:
 
 
 def row(folder: Path, seed: int) -> dict[str, Any] | None:
-    """The figures of a seed; ``None`` before it was compared."""
     if not (folder / "run" / "comparison.jsonl").is_file():
         return None
     comparison = Comparison.load(folder / "run" / "comparison.jsonl")
@@ -100,7 +98,6 @@ def learning(success: list[float]) -> dict[str, float]:
 
 
 def ratios(comparison: Comparison) -> Iterator[tuple[str, str, list[float]]]:
-    """What of the engine, of which steps, and the ratio with its quartiles."""
     thirds = (("first third", comparison.first_third), ("last third", comparison.last_third))
     for part, steps in (("all", comparison.steps), *thirds):
         for name, saved in (("passes", passes_saved), ("engine", seconds_saved)):
@@ -108,7 +105,6 @@ def ratios(comparison: Comparison) -> Iterator[tuple[str, str, list[float]]]:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """All seeds."""
     success = ("first", "best", "last", "rise", "fall")
     columns = [f"{name} {part}" for part in ("all", "last third") for name in ("passes", "engine")]
     shown = Table("seed", *success, *columns, "equal", "seconds", title="the demo over seeds", title_justify="left")
@@ -124,7 +120,6 @@ def table(rows: list[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    """Run what is missing and show what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=48)
@@ -148,12 +143,10 @@ def main() -> None:
 
 
 def rows(runs: Path, seeds: list[int]) -> list[dict[str, Any]]:
-    """The figures of the seeds that are there."""
     return [found for seed in seeds if (found := row(runs / str(seed), seed)) is not None]
 
 
 def save(path: Path, steps: int, found: list[dict[str, Any]]) -> None:
-    """Write the results, whole or not at all."""
     machine = dict(machine_facts(PACKAGES))
     told = {"command": "benchmarks/demo.py", "steps": steps, "machine": machine, "seeds": found}
     write_whole(path, json.dumps(told, indent=1) + "\n")

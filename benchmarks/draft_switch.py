@@ -1,19 +1,19 @@
-"""Drafts that never lose: total time beside the stock engine, simulated, with and without the switch.
+"""Simulate the total time with drafts relative to the unmodified engine, with and without ``DraftSwitch``.
 
     python benchmarks/draft_switch.py [--lengths math_cot_100x8] [--json OUT]
 
-Dialogues of recorded lengths, 256, 64 or 4 at once, are played by an engine whose steps last what one H200 takes for a
-model of 1.5 billion parameters: without drafts as measured and estimated for vLLM 0.24.0 as it is, with drafts as that
-was ("now") and as it is planned after each step of the work on it. Every step is noisy; some are hiccups; the machine's
-load may drift. The engine works ahead: a decision shows two steps later, and what is seen of it two steps after.
+Dialogues of recorded lengths, 256, 64 or 4 at once, are played by an engine with the step times of one H200 and a model
+of 1.5 billion parameters: without drafts as measured and estimated for unmodified vLLM 0.24.0, with drafts as measured
+("now") and as planned after each step of the work on it. Every step is noisy, some are hiccups, and the machine's load
+may drift. The engine works ahead: a decision takes effect two steps later and is observed after two more steps.
 
-Ways: drafts in every step; ``DraftBudget`` alone, which compares with undrafted steps of the engine with drafts
-(``UNDRAFTED``), not with the stock engine; the same in an engine that shows each step at once and without drafts is the
-stock engine, as the local engine and SGLang use it; ``DraftSwitch``. All that is random but noise, and load and
-hiccups, are functions of the tokens sampled so far, so that all ways meet the same. A step of fewer drafts than the
-longest of all requests costs and gives less in proportion.
+Ways: drafts in every step; ``DraftBudget`` alone, which compares with undrafted steps of the engine with a drafter
+(``UNDRAFTED``), not with the unmodified engine; ``DraftBudget`` in an engine that shows each step at once and equals
+the unmodified engine without drafts, like the local engine and SGLang; ``DraftSwitch``. Load and hiccups are functions
+of the tokens sampled so far, so all ways meet the same load. A step that drafts less than the maximum costs and gains
+proportionally less.
 
-Not covered: which of the dialogues gain (all do alike), and what real steps take.
+Not covered: which dialogues gain (all gain alike), and real step times.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from turntree.spec_tree.budget.draft_budget import DraftBudget
 from turntree.spec_tree.budget.draft_switch import DraftSwitch
 
 ROWS = (4, 64, 256)
-STOCK = (2.5, 5.0, 13.0)
-UNDRAFTED = (8.75, 11.0, 18.0)
-"""Milliseconds of a step of the engine with a drafter, now, in which nothing is drafted."""
+UNMODIFIED = (2.5, 5.0, 13.0)
+UNDRAFTED = (8.75, 11.0, 18.0)  #: milliseconds of a step in which an engine with a drafter drafts nothing ("now")
+#: milliseconds of a step with drafts, by requests, after each step of the plan
 DRAFTED = {
     "now": (9.7, 19.0, 35.0),
     "full graphs": (5.7, 15.0, 32.0),
@@ -44,26 +44,19 @@ DRAFTED = {
     "asynchronous": (2.8, 7.5, 15.0),
     "wide tails": (2.5, 7.0, 15.0),
 }
-"""Milliseconds of a step with drafts, by requests, after each step of the plan."""
 DEPTH, LAG, NOISE = 8, 2, 0.05
-HICCUP = 0.05
-"""Seconds, once in as many tokens as 400 stock steps sample."""
+HICCUP = 0.05  #: seconds, once per as many tokens as 400 undrafted steps sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Dialogues to play."""
-
-    rows: int
-    """At once."""
+    rows: int  #: dialogues at once
     epochs: int
-    gain: Callable[[float], float]
-    """Tokens of a request in a step with drafts, by the epochs played so far."""
+    gain: Callable[[float], float]  #: tokens per request in a step with drafts, by epochs played so far
     drift: float = 0.0
 
 
 def loads() -> dict[str, Load]:
-    """By name: texts of which little is found again, first epochs, and some where drafts pay."""
     found = {
         "nothing found, 256": Load(rows=256, epochs=2, gain=lambda at: 1.0),
         "low overlap, 256": Load(rows=256, epochs=2, gain=lambda at: 1.15),
@@ -83,23 +76,23 @@ def vars_of(load: Load) -> dict[str, Any]:
     return {name: getattr(load, name) for name in load.__dataclass_fields__}
 
 
-class Stock:
-    plain, lag = STOCK, LAG
+class Unmodified:
+    plain, lag = UNMODIFIED, LAG
 
     def allows(self, rows: int, now: float) -> float:
-        """Share of the longest drafts of all."""
+        # Fraction of the maximum drafts.
         return 0.0
 
     def observe(self, **_: Any) -> None:
         pass
 
 
-class Always(Stock):
+class Always(Unmodified):
     def allows(self, rows: int, now: float) -> float:
         return 1.0
 
 
-class Switched(Stock):
+class Switched(Unmodified):
     def __init__(self) -> None:
         self.switch = DraftSwitch()
 
@@ -110,9 +103,7 @@ class Switched(Stock):
         self.switch.observe(**step, drafted=drafted > 0)
 
 
-class Alone(Stock):
-    """The budget, which sees an undrafted step of its own engine where it drafts nothing."""
-
+class Alone(Unmodified):
     lag = 0
 
     def __init__(self, plain: tuple[float, ...] = UNDRAFTED) -> None:
@@ -134,8 +125,7 @@ class Alone(Stock):
         )
 
 
-def play(way: Stock, load: Load, lengths: list[int], stage: str, *, seed: int = 0) -> float:
-    """Seconds of all epochs."""
+def play(way: Unmodified, load: Load, lengths: list[int], stage: str, *, seed: int = 0) -> float:
     rng, passed, done = np.random.default_rng(seed), 0.0, 0
     seen: deque[dict[str, Any]] = deque()
     was = 0.0
@@ -170,15 +160,13 @@ def play(way: Stock, load: Load, lengths: list[int], stage: str, *, seed: int = 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One load after one step of the plan, as time of the stock engine over that of the way."""
+    """One load after one step of the plan: time of the unmodified engine divided by the way's time."""
 
     load: str
     stage: str
     always: float
-    budget_alone: float | None
-    """Now alone: what an undrafted step of the engine takes is not known of the others."""
-    budget_own: float
-    """Where that step is the stock engine's, and nothing works ahead."""
+    budget_alone: float | None  #: "now" only: the planned engines' undrafted step times are unknown
+    budget_own: float  #: with the unmodified engine's undrafted steps, and without working ahead
     switch: float
 
 
@@ -186,10 +174,12 @@ def measure(lengths: list[int]) -> list[Row]:
     rows = []
     for name, load in loads().items():
         some = lengths if load.rows > 4 else lengths[::16]
-        stock = play(Stock(), load, some, "now")
+        unmodified = play(Unmodified(), load, some, "now")
         for stage in DRAFTED:
-            alone = stock / play(Alone(), load, some, stage) if stage == "now" else None
-            always, own, switch = (stock / play(way, load, some, stage) for way in (Always(), Alone(STOCK), Switched()))
+            alone = unmodified / play(Alone(), load, some, stage) if stage == "now" else None
+            always, own, switch = (
+                unmodified / play(way, load, some, stage) for way in (Always(), Alone(UNMODIFIED), Switched())
+            )
             row = Row(
                 load=name,
                 stage=stage,
@@ -211,7 +201,9 @@ def main() -> None:
     options = parser.parse_args()
     trace = traces.load(traces.find(options.lengths, options.data), states=100)
     lengths = [len(turn.tokens) for turn in trace.turns][:400]
-    print(f"{'load':30} {'stage':20} {'always':>7} {'budget':>7} {'its own':>7} {'switch':>7}   (stock is 1)")
+    print(
+        f"{'load':30} {'stage':20} {'always':>7} {'budget':>7} {'its own':>7} {'switch':>7}   (unmodified engine = 1)"
+    )
     rows = measure(lengths)
     worst = {
         "always": min(row.always for row in rows),

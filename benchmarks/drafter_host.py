@@ -1,18 +1,17 @@
-"""What drafts inside vLLM cost the host: CPU time of the drafter, and of steps while it drafts nothing.
+"""Measure the host's CPU time for drafts in vLLM: the drafter's, and the steps' while drafts are off.
 
     $(scripts/venv.sh vllm-0.28)/bin/python benchmarks/drafter_host.py [--only drafting off] [--json OUT]
 
-``drafting``: the drafter's own code, called as vLLM calls it by a stand-in for its model runner, for 4, 64 and 256
-requests that sample again what is stored, with 3 % of other tokens. ``between`` is the drafter between steps
-(``propose`` and its thread's work), ``beside`` the one beside asynchronous scheduling. Milliseconds of a step in which
-no turn begins or ends, CPU time of all threads; ``with the lock`` is what is not compiled code without the
-interpreter's lock.
+``drafting``: a stand-in for vLLM's model runner calls the drafter for 4, 64 and 256 requests that repeat stored turns
+with 3 % other tokens. ``between`` is the drafter between steps (``propose`` and its thread), ``beside`` is the drafter
+that overlaps with asynchronous scheduling. Figures are milliseconds per step without arriving or ending turns, CPU time
+of all threads; ``with the lock`` excludes compiled code that releases the interpreter's lock.
 
-``off``: vLLM's CPU build scheduling asynchronously, as on a GPU, with a model of one layer: the same requests with
-turntree's drafter, whose switch keeps drafts off, and without any, by turns of a few steps. CPU time of the process.
+``off``: vLLM's CPU build with asynchronous scheduling, as on a GPU, and a model of one layer. The same requests run
+with turntree's drafter, switched off, and without a drafter, in alternating groups of steps. CPU time of the process.
 
-Each figure is the lower quartile over steps: other programs on the machine only ever add to it. Not covered: what a
-GPU's driver costs the host, and several processes.
+Each figure is the lower quartile over steps, since other programs only add to it. Not covered: the host cost of a GPU
+driver, and several processes.
 """
 
 from __future__ import annotations
@@ -34,19 +33,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 ROWS = (4, 64, 256)
 DRAFT, VOCABULARY, CONTEXT = 8, 512, 1024
-PROMPT, LENGTH, OTHER = 64, 384, 0.01
-"""Tokens of a prompt and of a turn; share of a turn's tokens that are not those of the stored one."""
-EPOCHS = 8
-"""Of ``drafting``, after the one in which nothing is stored."""
-PASS = 0.02
-"""Seconds of a step by the clock that the drafter is given: its budget finds that drafts pay."""
-ROUNDS, STEPS = 60, 8
-"""Rounds of ``off``, in each of which both engines make so many steps."""
+PROMPT, LENGTH, OTHER = 64, 384, 0.01  #: tokens per prompt and turn; share of tokens that differ from the stored turn
+EPOCHS = 8  #: of ``drafting``, after the epoch that fills the store
+PASS = 0.02  #: seconds per step on the drafter's clock, so that its budget finds drafts worthwhile
+ROUNDS, STEPS = 60, 8  #: of ``off``: rounds, and steps of each engine per round
 QUANTILE = 0.25
 
 
 class Compiled:
-    """Counts the CPU seconds of the kernels that run without the lock."""
+    """Count the CPU seconds of kernels that run without the interpreter's lock."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -67,8 +62,6 @@ class Compiled:
 
 
 class Passed:
-    """An event of the device that is over."""
-
     def query(self) -> bool:
         return True
 
@@ -76,7 +69,7 @@ class Passed:
 
 
 class Runner:
-    """The parts of vLLM's model runner that a drafter sees, and steps that verify its drafts."""
+    """The parts of vLLM's model runner that a drafter uses, with steps that verify its drafts."""
 
     def __init__(self, rows: int, way: str) -> None:
         import torch
@@ -116,7 +109,7 @@ class Runner:
         self.drafts: list[list[int]] = [[]] * rows
 
     def begin(self, number: int) -> None:
-        """Let all requests begin, of the stored turns with some other tokens."""
+        # The stored turns, with some other tokens.
         other = self.rng.random(self.stored.shape) < (OTHER if number else 0)
         self.script = np.where(other, self.rng.integers(3, VOCABULARY, self.stored.shape), self.stored)
         ids = [f"{number}-{row}" for row in range(len(self.stored))]
@@ -133,7 +126,7 @@ class Runner:
         self.done[:], self.drafts = 0, [[]] * len(ids)
 
     def step(self) -> tuple[float, int]:
-        """One step of all requests; returns CPU seconds of the drafter, and how many tokens it was given."""
+        """Run one step of all requests; return the drafter's CPU seconds and the number of tokens it was given."""
         sampled = []
         for row, draft in enumerate(self.drafts):
             rest = self.script[row, self.done[row] : self.done[row] + DRAFT + 1].tolist()
@@ -185,14 +178,13 @@ class Runner:
 
 @dataclass(frozen=True, kw_only=True)
 class Drafting:
-    """Milliseconds of CPU time a step."""
+    """Milliseconds of CPU time per step."""
 
     way: str
     rows: int
     whole: float
     with_the_lock: float
-    tokens: float
-    """Sampled, by request and step."""
+    tokens: float  #: sampled per request and step
 
 
 def drafting(rows: int, way: str, compiled: Compiled) -> Drafting:
@@ -214,13 +206,12 @@ def drafting(rows: int, way: str, compiled: Compiled) -> Drafting:
 
 @dataclass(frozen=True, kw_only=True)
 class Off:
-    """Milliseconds of CPU time a step of the engine."""
+    """Milliseconds of CPU time per engine step."""
 
     rows: int
     with_drafter: float
     without: float
-    ratio: float
-    """Median over rounds."""
+    ratio: float  #: median over rounds
 
 
 def off() -> list[Off]:
@@ -232,7 +223,7 @@ def off() -> list[Off]:
     from turntree.spec_tree.budget.draft_switch import DraftSwitch
 
     class Never(DraftSwitch):
-        """Decides and learns as ``DraftSwitch``, and has no drafts."""
+        # Decides and learns like ``DraftSwitch``, but never drafts.
 
         def wants(self, rows: int, *, now: float) -> bool:
             super().wants(rows, now=now)

@@ -1,10 +1,10 @@
-"""Local engine with and without speculation, and against ``transformers``' ``generate`` and vLLM's CPU build.
+"""Compare the local engine with and without drafts, ``transformers``' ``generate`` and vLLM's CPU build.
 
-Every ratio is measured side by side in one run: for each batch size the same prompts and seeds go through
-``generate`` (left-padded, its own cache), through the engine without drafts, and twice through the engine with
-drafts: the first epoch fills the store, the second is what a trainer sees from then on. Rounds are interleaved and
-the median of ``--repeats`` rounds counts. ``--vllm`` adds vLLM without drafts, in a process of its own, and needs an
-environment that has it (``scripts/venv.sh vllm-0.28``).
+Every ratio is measured in one run: for each batch size the same prompts and seeds go through ``generate`` (left-padded,
+its own cache), through the engine without drafts, and twice through the engine with drafts. The first epoch fills the
+store; the second is what a trainer sees from then on. Rounds are interleaved, and the median of ``--repeats`` rounds
+counts. ``--vllm`` adds vLLM without drafts in its own process, and needs an environment that has it
+(``scripts/venv.sh vllm-0.28``).
 
     python benchmarks/engine.py --model DIR [--batches 1 4 8 16] [--vllm] [--json OUT]
 """
@@ -47,18 +47,14 @@ QUESTIONS = [
 
 @dataclass
 class Row:
-    """One way to generate at one batch size."""
-
     batch: int
     way: str
     tokens_per_second: float
     tokens_per_forward_pass: float
     ratio_to_plain: float
     seconds: float
-    step_ms: float | None
-    """Milliseconds of a step of the engine; ``None`` of the others."""
-    draft_share: float | None
-    """The store's part of it."""
+    step_ms: float | None  #: milliseconds per step of the local engine; ``None`` for others
+    draft_share: float | None  #: share of the step spent on drafting
 
 
 def run_engine(core: EngineCore, prompts: list[list[int]], sampling: Sampling, tasks: list[int], seed: int) -> None:
@@ -70,7 +66,6 @@ def run_engine(core: EngineCore, prompts: list[list[int]], sampling: Sampling, t
 
 
 def question_prompts(tokenizer: Any) -> list[list[int]]:
-    """``QUESTIONS`` in a model's chat template, as token ids."""
     return [
         list(
             tokenizer.apply_chat_template(
@@ -88,10 +83,10 @@ def measure(args: argparse.Namespace, batch: int) -> list[Row]:
 
 
 def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]) -> list[Row]:
-    """All ways with a turn after each prompt, at once.
+    """Measure all ways with one turn per prompt, all at once.
 
     Args:
-        args: Those of the command line.
+        args: The command line's.
         prompts: Token ids.
         tasks: The task of each prompt; turns of a task are drafted from each other.
     """
@@ -156,7 +151,6 @@ def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]
 
 
 def vllm_epoch(args: argparse.Namespace, prompts: list[list[int]]) -> Callable[[int], None]:
-    """All prompts at once through vLLM, which forgets them first."""
     os.environ.update(CPU | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})  # all cores, as the other ways have them
     from vllm import LLM, SamplingParams
 

@@ -1,16 +1,15 @@
-"""Episodes with slow tools, side by side: one coroutine an episode against barriers and small pools.
+"""Compare ways to run episodes with slow tools: coroutines, barriers and small thread pools.
 
 Every contender plays the same episodes: TURNS calls of a tool that sleeps an exponentially distributed time (mean 50
-milliseconds, drawn from the episode's number and the turn, so alike for all), then an answer. SLOTS episodes are at
-work at once. Contenders:
+milliseconds, determined by the episode and the turn), then an answer. SLOTS episodes run at once. Contenders:
 
-- turntree: one coroutine an episode, ``env.step`` in a ``WorkerPool``
-- Gymnasium ``AsyncVectorEnv``: a process an environment, all wait for the slowest in every step
-- ``asyncio.to_thread``: one coroutine an episode over the interpreter's default pool
-- gem-llm ``AsyncVectorEnv``: a thread an environment, all wait for the slowest in every step
-- skyrl-gym: one coroutine an episode over its trainer's default pool of 32 threads
+- turntree: one coroutine per episode, ``env.step`` in a ``WorkerPool``
+- Gymnasium ``AsyncVectorEnv``: a process per environment; every step waits for the slowest
+- ``asyncio.to_thread``: one coroutine per episode over the interpreter's default pool
+- gem-llm ``AsyncVectorEnv``: a thread per environment; every step waits for the slowest
+- skyrl-gym: one coroutine per episode over its trainer's default pool of 32 threads
 
-Then the overhead of one step without tools. Starting processes and threads is not timed.
+A second table shows the overhead of one step without tools. Starting processes and threads is not timed.
 
     python benchmarks/envs.py [--waves 3] [--json results/envs.json]
 """
@@ -53,8 +52,6 @@ def look_up(key: str, context: Context) -> str:
 
 
 class Slow(Env):
-    """The episodes of the benchmark."""
-
     tools = (look_up,)
 
     def __init__(self) -> None:
@@ -68,8 +65,6 @@ class Slow(Env):
 
 
 class Echo(Env):
-    """Answers every turn at once."""
-
     def __init__(self) -> None:
         super().__init__(system_prompt="", limits=Limits(max_turns=None))
 
@@ -85,7 +80,6 @@ ACTIONS = [CALL] * TURNS + ["done"]
 
 
 async def play_all(count: int, slots: int, play: Callable[[int], Any]) -> None:
-    """Play ``count`` episodes, ``slots`` of them at once."""
     numbers = iter(range(count))
 
     async def slot() -> None:
@@ -96,7 +90,7 @@ async def play_all(count: int, slots: int, play: Callable[[int], Any]) -> None:
 
 
 def run_episodes(count: int, slots: int, pool: Executor | None) -> float:
-    """Seconds for ``count`` episodes, one coroutine each, over ``pool``; ``None`` is ``asyncio.to_thread``."""
+    """Return seconds for ``count`` episodes, one coroutine each, over ``pool``; ``None`` is ``asyncio.to_thread``."""
 
     async def play(number: int) -> None:
         env = Slow()
@@ -125,7 +119,7 @@ def to_thread(waves: int, slots: int) -> tuple[int, float]:
 
 
 class Numbered(gymnasium.Wrapper[str, str, str, str]):
-    """Plays episodes ``slot``, ``slot + slots``, ... one after another, for vector environments."""
+    """Play episodes ``slot``, ``slot + slots``, ... one after another, for vector environments."""
 
     def __init__(self, slot: int, slots: int) -> None:
         super().__init__(Slow())
@@ -214,7 +208,7 @@ CONTENDERS: dict[str, tuple[Callable[[int, int], tuple[int, float]], str]] = {
 
 
 def step_overhead(repeats: int = 5, steps: int = 2000) -> float:
-    """Microseconds of one ``env.step`` of an environment that does nothing, the best of ``repeats``."""
+    """Return microseconds per ``env.step`` of an environment that does nothing, the best of ``repeats``."""
     env = Echo()
     times = []
     for _ in range(repeats):

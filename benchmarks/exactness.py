@@ -1,15 +1,15 @@
-"""What is proved of each verification rule, and that the proof notices when the rule is wrong.
+"""Prove each verification rule exact, and show that the proof notices a faulty rule.
 
-One row a claim: the rule, its level (A exact given the policy, B exact as the policy was not trained on the draft,
-C exact for a policy held fixed, D biased), the statistic, and the same statistic of a control, a rule with a fault.
-Enumerations (TV, total variation) have no chance in them: below 1e-12 is exact, and a control must exceed 0.01. The
-chi-square rows draw whole turns of 4 tokens out of 3 (81 cells) and see a TV of 0.01 with the power that they state.
+One row per claim: the rule, its level (A exact given the policy, B exact if the policy was not trained on the draft,
+C exact for a fixed policy, D biased), the statistic, and the same statistic of a control, the rule with a fault.
+Enumerations (TV, total variation) involve no chance: below 1e-12 is exact, and a control must exceed 0.01. The
+chi-square rows draw whole turns of 4 tokens out of 3 (81 cells) and notice a TV of 0.01 with the stated power.
 
     python benchmarks/exactness.py [--draws 300000] [--json benchmarks/results/exactness.json]
     python benchmarks/exactness.py --engine vllm [--draws 100000]     in vLLM's environment; or sglang in SGLang's
 
-Rows of the rules and of the local engine come from ``SOURCES``, those of another engine from ``laws.external_rows``,
-both in ``tests/exactness``.
+Rows of the rules and of the local engine come from ``SOURCES``, rows of other engines from ``laws.external_rows``, both
+in ``tests/exactness``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: import_module("laws.engine_rows").rows(),  # its imports want what SGLang's environment has not
     lambda args: import_module("laws.run_ahead_rows").rows(),
 )
-"""Where rows come from."""
 
 
 def main() -> int:

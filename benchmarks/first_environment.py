@@ -1,11 +1,11 @@
-"""A first environment of one's own, from a chat model to an agent: demonstrations, then GRPO, over seeds.
+"""Train a chat model in a custom environment over several seeds: demonstrations, then GRPO.
 
-The environment is ``examples/two_tools.py``, written from ``docs/howto/environment.md``. ``turntree sft`` trains the
-model for a few steps on 100 demonstrations; for each seed ``turntree train`` goes on from there. *Success* is the share
-of a step's episodes with the right answer; *first* and *last* are means of five steps. *Parsed* is the share of first
-turns with a call that could be parsed, in the training's first step. The training has 16 tasks, which return.
+The environment is ``examples/two_tools.py``, written after ``docs/howto/environment.md``. ``turntree sft`` trains the
+model for a few steps on 100 demonstrations; ``turntree train`` continues from there for each seed. *Success* is the
+share of a step's episodes with the right answer; *first* and *last* are means of five steps. *Parsed* is the share of
+first turns with a valid call in the first training step. The training has 16 tasks, which repeat.
 
-The fine-tuned model and the trainings that the folder has are kept. A training that was killed begins anew.
+Existing fine-tuned models and trainings in the folder are kept. A training that was killed starts again.
 
     turntree model smollm2 models/smollm2
     python benchmarks/first_environment.py --model models/smollm2 [--seeds 0 1 2] [--steps 30] [--json FILE]
@@ -45,22 +45,12 @@ OVERRIDES = (
 
 
 def fine_tune(folder: Path, model: Path, steps: int) -> None:
-    """Make what the trainings begin with.
-
-    Raises:
-        CalledProcessError: If the fine-tuning failed.
-    """
     if not folder.exists():
         words = ["sft", ENV, "--model", model, "--out", folder, "--tasks", DEMONSTRATIONS, "--steps", steps]
         subprocess.run([sys.executable, "-m", "turntree.agents.cli", *map(str, words)], cwd=EXAMPLES, check=True)
 
 
 def learn(folder: Path, model: Path, seed: int, *, steps: int, rate: float) -> None:
-    """Train with a seed, if that is missing.
-
-    Raises:
-        RuntimeError: If the training failed.
-    """
     if (folder / "seconds.json").exists():
         return
     shutil.rmtree(folder / "run", ignore_errors=True)
@@ -78,7 +68,6 @@ def learn(folder: Path, model: Path, seed: int, *, steps: int, rate: float) -> N
 
 
 def row(folder: Path, seed: int) -> dict[str, Any]:
-    """Return the figures of a seed."""
     steps = [list(read_episodes(file)) for file in sorted((folder / "run" / "episodes").glob("step_*.jsonl"))]
     success = [statistics.fmean(one.rewards.get("correct", 0.0) for one in step) for step in steps]
     turns = [next(message for message in one.messages if message.role == "assistant") for one in steps[0]]
@@ -95,7 +84,6 @@ def row(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is missing and show what is there."""
     parser = arguments(__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

@@ -1,11 +1,11 @@
-"""The first epoch of a training whose store begins with the turns of another run, beside that of an empty store.
+"""Compare a training's first epoch with a store warm-started from another run and with an empty store.
 
 Each run trains the demo's warm-started policy in this process (``trained.training``): turntree's local engine samples,
-and one step of GRPO follows each batch. The past is a run with other seeds, and one with other seeds and another
-learning rate. The control has the turns of the former with their tokens shuffled. Drafts change no token, so all that
-was sampled is compared too.
+and one step of GRPO follows each batch. The imported turns come from a run with other seeds, and from one with other
+seeds and another learning rate. The control imports the former's turns with shuffled tokens. Drafts change no token, so
+the sampled tokens are compared too.
 
-All draft up to 12 nodes a request and step: how many an adaptive engine drafts depends on the machine's speed.
+All runs draft up to 12 nodes per request and step: an adaptive engine's drafts depend on the machine's speed.
 
     python benchmarks/first_epoch.py --json benchmarks/results/first_epoch.json
 """
@@ -40,17 +40,11 @@ CONTEXT = 192
 
 @dataclass(slots=True)
 class Run:
-    """What a training sampled."""
-
-    tokens: list[int] = field(default_factory=list)
-    """Tokens of each training step."""
-    verify_steps: list[int] = field(default_factory=list)
-    """Forward passes of their turns."""
+    tokens: list[int] = field(default_factory=list)  #: tokens of each training step
+    verify_steps: list[int] = field(default_factory=list)  #: forward passes of these turns
     rewards: list[float] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
-    """The tokens of every turn."""
-    past: dict[str, float] = field(default_factory=dict)
-    """The store's counters of turns of other runs."""
+    past: dict[str, float] = field(default_factory=dict)  #: counters of imported turns
 
     def figures(self) -> dict[str, Any]:
         steps = [tokens / passes for tokens, passes in zip(self.tokens, self.verify_steps, strict=True)]
@@ -63,7 +57,7 @@ class Run:
 
 
 def train(setting: Setting, *, epochs: int, seed: int, past: str = "", save: str = "") -> Run:
-    """Train the policy; ``save`` is the file of the store at the end."""
+    # ``save`` is the file of the store at the end.
     policy, run = warm_started_policy(), Run()
     trainer = Trainer(AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32), setting)
     player = Player(setting, Renderer(AutoTokenizer.from_pretrained(policy)))
@@ -92,7 +86,6 @@ def train(setting: Setting, *, epochs: int, seed: int, past: str = "", save: str
 
 
 def shuffled(store: str, to: str) -> str:
-    """A store's file with the tokens of each turn in another order."""
     snapshot, random = read_snapshot(Path(store)), np.random.default_rng(0)
     tokens, ends = snapshot.held.hot_tokens.copy(), np.cumsum(snapshot.held.hot_length)
     for start, stop in zip(ends - snapshot.held.hot_length, ends, strict=True):

@@ -1,16 +1,16 @@
-"""Each configuration of the CPU: seconds to the end of its first step, of its second one, and the memory that it takes.
+"""Measure each CPU configuration: seconds to the end of the first and the second step, and memory.
 
     python benchmarks/first_steps.py --model DIR --data DIR [--only NAME ...] [--json FILE]
 
-``DIR`` of ``--data`` holds ``data``, as ``$TURNTREE_DATA`` does. One run of two steps each, the configuration as it is
-otherwise, with a chat model (the demo with its own policy). ``doubling`` is the README's environment of one's own.
-Memory is sampled twice a second: the largest process, and all processes of the run together, each with its share of
-the pages that several have (the kernel's ``Pss``). Adam's moments are there from the first update on.
+``DIR`` of ``--data`` contains ``data``, like ``$TURNTREE_DATA``. Each configuration runs for two steps, otherwise
+unchanged, with a chat model (the demo with its own policy). ``doubling`` is the README's custom environment. Memory is
+sampled twice a second: the largest process, and all processes together with shared pages counted once (the kernel's
+``Pss``). Adam's moments exist from the first update on.
 
-Rows of other configurations that the JSON file has already are kept.
+Rows of other configurations that the JSON file already has are kept.
 
-Not covered: GPUs, trainings whose engine is vLLM or SGLang, and ``dapo_arithmetic_cpu``: it replaces groups that all
-score the same, and nearly all groups of SmolLM2 do.
+Not covered: GPUs, trainings with vLLM or SGLang, and ``dapo_arithmetic_cpu``, which replaces groups with equal scores:
+nearly all groups of SmolLM2 have equal scores.
 """
 
 from __future__ import annotations
@@ -40,16 +40,14 @@ _POLL = 0.5
 
 
 class Memory(NamedTuple):
-    """Of the processes of a run, bytes."""
+    """Memory of a run's processes, bytes."""
 
     largest: int
-    """The resident memory of the largest process."""
     together: int
-    """All of them, shared pages counted once."""
 
 
 def memory_of(mark: str) -> Memory:
-    """What the processes take now that have ``mark`` in their environment."""
+    # The processes with ``mark`` in their environment.
     found = [(0, 0)]
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -62,7 +60,6 @@ def memory_of(mark: str) -> Memory:
 
 
 def readme_example(folder: Path) -> Path:
-    """The README's environment of one's own, as a file."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     path = folder / f"{DOUBLING}.py"
     path.write_text(next(block for block in blocks if "class Doubling" in block))
@@ -76,11 +73,6 @@ def command_of(name: str, model: Path, folder: Path) -> list[str]:
 
 
 def measure(name: str, model: Path) -> dict[str, Any]:
-    """The figures of one configuration.
-
-    Raises:
-        SystemExit: If the training did not end well.
-    """
     with tempfile.TemporaryDirectory() as text:
         folder, mark = Path(text), uuid.uuid4().hex
         run, log = folder / "run", folder / "log.txt"
@@ -108,7 +100,6 @@ def measure(name: str, model: Path) -> dict[str, Any]:
 
 
 def steps_in(metrics: Path) -> int:
-    """Training steps that have been recorded."""
     if not metrics.is_file():
         return 0
     lines = metrics.read_text().splitlines(keepends=True)

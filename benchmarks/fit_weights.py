@@ -1,8 +1,8 @@
-"""Fits the weights that a forest starts from (``spec_tree/kernels/weights.json``).
+"""Fit the weights that a forest starts from (``spec_tree/kernels/weights.json``).
 
-Recorded turns of the traces' ``select`` half are replayed one by one. What the network sees of each node beside the
-accepted path, and whether the node came true, are its examples, every trace counting the same. The shares of right
-votes by kind and length are the traces' together. No weight knows a token, a state or a trace.
+Recorded turns of the traces' ``select`` half are replayed one by one. The network's inputs at each node next to the
+accepted path, and whether the node came true, are its examples; every trace has the same weight. The shares of right
+votes by kind and length pool all traces. No weight depends on a token, a state or a trace.
 
     python benchmarks/fit_weights.py --data ../shared --rounds 2
 """
@@ -28,15 +28,12 @@ from turntree.spec_tree.kernels import weights
 from turntree.spec_tree.kernels.growth import scratch
 from turntree.spec_tree.kernels.layout import HIDDEN, INPUTS, DraftLimits, DraftNodes
 
-LEARNT, VOTE = 13, 0
-"""Inputs that also count by themselves."""
+LEARNT, VOTE = 13, 0  #: indices of the inputs that are also added to the output
 
 
 class Watched(SpecForest):
-    """A forest that keeps what the network saw."""
-
     def watch(self, row: int, budget: int, room: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Draft for one row as ``draft`` does; returns the draft's tokens and parents, and the inputs by node."""
+        """Draft for one row as ``draft`` does; return tokens and parents, and the inputs by node."""
         work = scratch()
         tokens = np.empty(budget, np.int32)
         out = DraftNodes(tokens, np.empty_like(tokens), np.empty_like(tokens), np.empty(budget, np.float32))
@@ -56,7 +53,6 @@ class Watched(SpecForest):
 
 
 def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """Inputs and outcomes of nodes, counts of votes, and tokens per forward pass."""
     forest = Watched()
     seen: list[NDArray[Any]] = []
     true: list[NDArray[Any]] = []
@@ -93,7 +89,7 @@ def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[
 
 
 def fit(seen: NDArray[Any], true: NDArray[Any], *, epochs: int, seed: int) -> dict[str, Any]:
-    """Train the network; its outcome is added to what is learnt online and to the votes."""
+    # The network's output is added to what is learnt online and to the votes.
     torch.manual_seed(seed)
     inputs, outcomes = torch.from_numpy(seen), torch.from_numpy(true.astype(np.float32))
     inner = torch.nn.Parameter(torch.randn(INPUTS, HIDDEN) * 0.2)

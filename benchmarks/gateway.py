@@ -1,16 +1,16 @@
-"""The gateway under load, and what it costs beside its engine called directly.
+"""Measure the gateway under load, and its cost compared with calling its engine directly.
 
-Load: clients at once, each playing streamed dialogues of three turns over HTTP until the time is up; errors, the time
-to the first byte and to the first text, and the server's memory, whose growth is that of the last quarter over the
-third; the server holds 256 sessions and 1,024 tokens ready for drafts, ten times as many waiting, so that all is full
-by then. Cost: rounds of the same requests, the same seeds, by turns through the gateway (its server in a process of its
-own) and directly (an engine here), both with a tiny policy and without drafts; the difference of their times a request,
-and of the CPU time of the process that has the engine, which other work on the machine changes little. torch has one
-thread: a second one waits at every small operation for the core that the client or the event loop has.
+Load: concurrent clients play streamed dialogues of three turns over HTTP until the time is up. Figures are errors, time
+to the first byte and to the first text, and the server's memory growth, from its third to its last quarter. The server
+holds 256 sessions and 1,024 drafting tokens, and ten times as many waiting, so all are full by then. Cost: the same
+requests and seeds alternate between the gateway (in its own process) and the engine (in this process), with a tiny
+policy and without drafts. Figures are the difference in seconds per request and in CPU time of the engine's process,
+which other load hardly changes. torch has one thread: a second would wait at every small operation for the core of the
+client or event loop.
 
     python benchmarks/gateway.py --seconds 60 --clients 64 --out benchmarks/results/gateway.json
 
-Not covered: vLLM and SGLang, and clients of other machines.
+Not covered: vLLM and SGLang, and clients on other machines.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ Ask = Callable[[int], Awaitable[None]]
 
 @contextmanager
 def server(model: Path, *options: str) -> Iterator[tuple[str, int]]:
-    """``turntree serve`` in a process of its own: its URL and its process."""
     words = ["serve", str(model), "--port", "0", "--name", "tiny", "--max-context", str(CONTEXT)]
     command = [sys.executable, "-m", "turntree.agents.cli", *words, "--max-batch", str(BATCH), *options]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -60,13 +59,12 @@ def server(model: Path, *options: str) -> Iterator[tuple[str, int]]:
 
 
 def memory(pid: int) -> float:
-    """Resident memory of a process, MiB."""
+    # Resident MiB.
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -76,7 +74,6 @@ def body(messages: list[dict[str, str]], seed: int, *, stream: bool) -> dict[str
 
 
 async def play(http: aiohttp.ClientSession, url: str, seed: int, heard: dict[str, list[float]]) -> None:
-    """One dialogue."""
     messages: list[dict[str, str]] = []
     for turn in range(TURNS):
         messages.append({"role": "user", "content": f"{seed % 97}+{turn}"})
@@ -131,7 +128,7 @@ async def load(url: str, pid: int, clients: int, seconds: float) -> dict[str, An
 
 
 async def round_of(ask: Ask, at_once: int, count: int, pid: int) -> tuple[float, float, float]:
-    """Seconds of ``count`` requests, ``at_once`` at a time, of the mean request, and of CPU time of a process."""
+    """Return the seconds of ``count`` requests, ``at_once`` at a time, the mean request's, and a process's CPU time."""
     times: list[float] = []
     left = iter(range(count))
 
@@ -193,13 +190,13 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = save_policy(build_policy(), Path(folder) / "policy")
-        places = ("--max-requests", str(max(args.clients, args.at_once)))
-        with server(model, *places, "--max-sessions", str(SESSIONS), "--max-stored-tokens", str(STORED)) as (url, pid):
+        limits = ("--max-requests", str(max(args.clients, args.at_once)))
+        with server(model, *limits, "--max-sessions", str(SESSIONS), "--max-stored-tokens", str(STORED)) as (url, pid):
             loaded = asyncio.run(load(url, pid, args.clients, args.seconds))
         renderer = Renderer(Checkpoint.open(str(model)).tokenizer, cached=256)  # as the gateway's
         config = LocalEngineConfig(max_batch=BATCH, max_context=CONTEXT, speculation=None, threads=1)
         with (
-            server(model, *places, "--no-speculate") as (url, pid),
+            server(model, *limits, "--no-speculate") as (url, pid),
             LocalEngine.from_pretrained(model, config=config) as engine,
         ):
             compared = asyncio.run(cost(url, pid, engine, renderer, args.rounds, args.at_once))

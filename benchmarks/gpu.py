@@ -1,20 +1,20 @@
-"""The first hour on a GPU: every part of turntree that has a GPU's way, measured or shown, stage after stage.
+"""Measure and check every GPU feature of turntree, stage after stage.
 
-Without vLLM and SGLang the stages run that need PyTorch alone: the seeded race, the local engine with and without
-trees, launches of a step, exactness. With vLLM: recorded dialogues by the stock engine, with turntree's seeds, and with
-its drafts; exactness; three training steps. With SGLang: recorded dialogues plainly, with its n-gram drafts, and with
-turntree's; memory given back, greedy turns with trees. The two engines have environments of their own: start the script
-in one after the other with the same ``--out``. Models are made here, no network is needed. The recorded traces are
-found by $TURNTREE_DATA; without them dialogues are generated. A last table compares the ways of each engine: look at
-the times of the second epoch first, then at full graphs and milliseconds of the steps of few requests.
+Without vLLM and SGLang, the stages that need PyTorch alone run: the seeded race, the local engine with and without
+trees, launches per step, exactness. With vLLM: recorded dialogues with unmodified vLLM, with turntree's seeds and with
+its drafts; exactness; three training steps. With SGLang: recorded dialogues without drafts, with its n-gram drafts and
+with turntree's; released memory; greedy turns with trees. The two engines have separate environments: run the script in
+each with the same ``--out``. Models are made here; no network is needed. Recorded traces are read from $TURNTREE_DATA;
+without it, dialogues are generated. The last table compares the ways of each engine: look first at the times of the
+second epoch, then at full graphs and at milliseconds of steps with few requests.
 
     python benchmarks/gpu.py [--out runs/gpu] [--model DIR] [--only STAGE ...]    # a GPU
-    python benchmarks/gpu.py --small --device cpu --out runs/small                # any machine: that it runs
+    python benchmarks/gpu.py --small --device cpu --out runs/small                # tests the script on any machine
     python benchmarks/gpu.py --list
 
-A stage is a process with a time limit. Results are written after each to ``results.json`` in ``--out``, beside
-``speed.svg``, the stages' logs and the models. Started again, it goes on with what is not done; ``--again`` repeats
-stages. The status is 1 where a stage failed; those that were skipped are named.
+A stage is a process with a time limit. Results are written after each stage to ``results.json`` in ``--out``, next to
+``speed.svg``, the stages' logs and the models. A second run continues with stages that are not done; ``--again``
+repeats stages. The exit status is 1 if a stage failed; skipped stages are listed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def command(args: argparse.Namespace, stage: Stage, file: Path) -> list[str]:
-    """Of the process of one stage."""
     given = ["--out", str(args.out), "--device", args.device, "--dtype", args.dtype]
     given += ["--model", str(args.model)] if args.model else []
     given += ["--small"] if args.small else []

@@ -1,10 +1,11 @@
-"""What pairing gives: the interval of a difference, its coverage, and the passes of two neighbouring checkpoints.
+"""Measure paired evaluation: the interval of a difference, its coverage, and the passes of two checkpoints.
 
-Both checkpoints play the same tasks with the same noise (``turntree eval --against``): the turns of the first one are
-drafts of the second one's, and trees within the samples of a task draft both. Beside them stand two evaluations by
-plain decoding, and two that draft and know nothing of each other. The control plays the second one with other noise.
+Both checkpoints play the same tasks with the same noise (``turntree eval --against``): turns of the first are drafts
+for the second, and trees within a task's samples draft for both. For comparison, both are also evaluated separately, by
+plain decoding and with drafts. The control plays the second checkpoint with other noise.
 
-Coverage is simulated: 1,000 times two policies that are equal on the mean of all tasks, by draws with the same noise.
+Coverage is simulated 1,000 times with two policies that are equal on the mean of all tasks and draw with the same
+noise.
 
     python benchmarks/paired.py --json benchmarks/results/paired.json   # trains the demo's policy for the checkpoints
     python benchmarks/paired.py BEFORE AFTER --env turntree/GSM8K-v0 --env-args '{"data": "test.jsonl"}'
@@ -43,7 +44,7 @@ _REPEATS = 1000
 
 
 def coverage(tasks: int, samples: int) -> dict[str, float]:
-    """Share of simulated paired intervals that hold the difference, and their width against independent ones."""
+    """Return the share of simulated intervals that contain the difference, and their relative width."""
     held, widths = [], {"same noise": [], "other noise": []}
     for seed in range(_REPEATS):
         random = np.random.default_rng(seed)
@@ -61,7 +62,7 @@ def coverage(tasks: int, samples: int) -> dict[str, float]:
 
 
 def neighbours(folder: Path, steps: int) -> tuple[str, str]:
-    """The demo's policy before and after the last of ``steps`` training steps."""
+    """Return the demo's policy before and after the last of ``steps`` training steps."""
     policy, run = warm_started_policy(), folder / "run"
     trained("demo", run, steps, {"actor_rollout_ref.model.path": f"'{policy}'"})
     made = []
@@ -73,11 +74,8 @@ def neighbours(folder: Path, steps: int) -> tuple[str, str]:
 
 
 class Played(NamedTuple):
-    """An evaluation."""
-
     episodes: list[Episode]
-    passes: int
-    """Runs of the model in the engine, each over all requests of a step."""
+    passes: int  #: forward passes of the engine, each over all requests of a step
 
     @property
     def verify_steps(self) -> int:
@@ -89,7 +87,6 @@ class Played(NamedTuple):
 
 
 async def measured(args: argparse.Namespace, before: str, after: str) -> dict[str, Any]:
-    """Both checkpoints with the same noise, apart, and as a control the second one with other noise."""
     sizes: dict[str, Any] = {"count": args.count, "samples": args.samples, "max_tokens": args.max_tokens}
     planned = plan(EvalTask(env=args.env, env_args=args.env_args, temperature=args.temperature, **sizes))
     checkpoint = Checkpoint.open(before)

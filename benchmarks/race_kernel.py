@@ -1,14 +1,14 @@
-"""The race as one kernel beside its reference: the bits of its noise, and the tokens that it draws.
+"""Compare the race's kernel with its reference: the bits of its noise and the tokens that it draws.
 
     TRITON_INTERPRET=1 python benchmarks/race_kernel.py --block 32768   # on the CPU, in Triton's interpreter
     python benchmarks/race_kernel.py --device cuda --rows 2304
 
-Row ``n`` has the seed, position and logits of generator ``n``: peaked and flat distributions in turn, every other one
-with most tokens masked. Tokens are compared with those of the compiled race from the same probabilities, which must be
-the same, and with the exact ones of the logits: the earliest of ``E / exp(logit)`` in float64. Figures are added to
-those that ``--out`` has.
+Generator ``n`` determines seed, position and logits of row ``n``: peaked and flat distributions in turn, half of them
+with most tokens masked. Tokens must equal those of the compiled race on the same probabilities. They are also compared
+with the exact tokens of the logits: the earliest of ``E / exp(logit)`` in float64. Figures are added to those of
+``--out``.
 
-Not covered: how long it takes; an interpreter says nothing about that.
+Not covered: speed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from turntree.agents.engines.drafting import race_kernel
 from turntree.agents.engines.drafting.race import race
 from turntree.spec_tree.rules.noise import exponential
 
-SCALES = (0.1, 1.0, 3.0, 12.0)
-"""Standard deviations of the logits."""
-AT_ONCE = 16
-"""Rows compared at once, for memory."""
+SCALES = (0.1, 1.0, 3.0, 12.0)  #: standard deviations of the logits
+AT_ONCE = 16  #: rows compared at once, for memory
 
 
 @triton.jit
@@ -47,21 +45,19 @@ def _noise(out, seeds, positions, size, BLOCK: tl.constexpr):
 
 
 def rows_of(first: int, count: int, vocabulary: int) -> tuple[Any, Any, torch.Tensor]:
-    """Seeds, positions and logits of rows ``first`` and on."""
     seeds, positions = np.empty(count, np.uint64), np.empty(count, np.int64)
     logits = torch.empty(count, vocabulary)
-    for place, row in enumerate(range(first, first + count)):
+    for index, row in enumerate(range(first, first + count)):
         rng = np.random.default_rng(row)
-        seeds[place], positions[place] = rng.integers(1 << 64, dtype=np.uint64), rng.integers(100_000)
-        logits[place] = torch.from_numpy(rng.normal(scale=SCALES[row % len(SCALES)], size=vocabulary))
+        seeds[index], positions[index] = rng.integers(1 << 64, dtype=np.uint64), rng.integers(100_000)
+        logits[index] = torch.from_numpy(rng.normal(scale=SCALES[row % len(SCALES)], size=vocabulary))
         if row % 2:
-            logits[place, torch.from_numpy(rng.random(vocabulary) > 0.001)] = float("-inf")
-            logits[place, -1] = 0.0
+            logits[index, torch.from_numpy(rng.random(vocabulary) > 0.001)] = float("-inf")
+            logits[index, -1] = 0.0
     return seeds, positions, logits
 
 
 def compared(first: int, count: int, vocabulary: int, *, device: str, block: int) -> dict[str, int]:
-    """Numbers of what was compared, and of what differed."""
     seeds, positions, logits = rows_of(first, count, vocabulary)
     on = [torch.from_numpy(one).to(device) for one in (seeds.view(np.int64), positions)]
     wanted = exponential(seeds[:, None], positions[:, None], np.arange(vocabulary)[None])

@@ -1,15 +1,15 @@
-"""Several engine replicas, simulated: what routing and the broker are worth, and what they cost.
+"""Simulate several engine replicas: the benefit and the cost of routing and of the broker.
 
-Every replica has a store of its own. A step plays all tasks, some samples each; the turns are generated ones whose
-tasks keep a few ways to speak (``traces.generated``), so what a task was answered before predicts what comes. The
-routing, the broker's log and the stores are the real ones; engines are replaced by a replay of the turns, and Ray by
-calls. Times are processor time: trust ratios within one run. Rows that ``--out`` has are not measured again.
+Every replica has its own store. A step plays all tasks, several samples each. Turns are generated, and a task keeps a
+few answers (``traces.generated``), so earlier answers predict later ones. Routing, the broker's log and the stores are
+the real ones; a replay of turns replaces the engines, and plain calls replace Ray. Times are processor time: compare
+them within one run only. Rows that ``--out`` already has are not measured again.
 
     python benchmarks/replicas.py                        # 1, 2, 8 and 64 replicas
     python benchmarks/replicas.py --replicas 2 --tasks 4 # a quick look
 
-``known`` is the share of a task's earlier turns (as many as a store keeps of one state) that the replica which plays
-it has: 1 is no staleness. Tasks come in another order each step. ``lost`` kills one replica, with its store, for one
+``known`` is the share of a task's earlier turns (as many as a store keeps per state) that the replica playing the task
+has; 1 means no staleness. The order of tasks changes with each step. ``lost`` kills one replica and its store for one
 step.
 """
 
@@ -39,18 +39,11 @@ from turntree.spec_tree.sharing.turn_sharing import SharedTurns, Swapped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How turns are routed and shared."""
-
     name: str
-    """In the table."""
-    by_task: bool = True
-    """Routing by task with bounded loads; else at random, as with a router that looks at the load alone."""
-    slack: float = 1.25
-    """As ``TaskRoutes`` has it."""
-    replicas_per_task: int | None = None
-    """``SharingSettings.replicas_per_task``; ``None`` is no broker."""
-    lost: bool = False
-    """Whether a replica is lost for a step."""
+    by_task: bool = True  #: routing by task with bounded loads; else random, like a router that sees the load alone
+    slack: float = 1.25  #: as in ``TaskRoutes``
+    replicas_per_task: int | None = None  #: as in ``SharingSettings``; ``None`` for no broker
+    lost: bool = False  #: whether a replica is lost for a step
 
 
 WAYS = (
@@ -68,32 +61,23 @@ WAYS = (
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """What one way measured, over all steps but the first."""
+    """Figures of one way, over all steps but the first."""
 
     way: str
     replicas: int
     tokens_per_forward_pass: float = 0.0
-    """Tokens per forward pass."""
-    known: float = 0.0
-    """Share of the earlier turns that were there."""
-    load: float = 0.0
-    """Dialogues of the fullest replica over the mean."""
-    given_mb: float = 0.0
-    """To the broker, per step, all replicas, MB."""
-    fetched_mb: float = 0.0
-    """From the broker, per step, all replicas, MB."""
-    broker_mb: float = 0.0
-    """The broker's log at the end, MB."""
-    store_mb: float = 0.0
-    """The fullest replica's store at the end, MB."""
-    broker_ms: float = 0.0
-    """Time of the broker per step, all replicas, ms."""
-    missed: int = 0
-    """Turns that came too late to be had."""
+    known: float = 0.0  #: share of the earlier turns that were available
+    load: float = 0.0  #: dialogues of the fullest replica divided by the mean
+    given_mb: float = 0.0  #: sent to the broker per step, all replicas, MB
+    fetched_mb: float = 0.0  #: fetched from the broker per step, all replicas, MB
+    broker_mb: float = 0.0  #: the broker's log at the end, MB
+    store_mb: float = 0.0  #: the fullest replica's store at the end, MB
+    broker_ms: float = 0.0  #: time of the broker per step, all replicas, ms
+    missed: int = 0  #: turns that arrived too late
 
 
 class _Broker(TurnBroker):
-    """A broker that counts its processor time, and what goes through it, from ``restart`` on."""
+    # Counts its processor time and traffic from ``restart`` on.
 
     seconds = 0.0
     before = (0, 0)
@@ -105,11 +89,10 @@ class _Broker(TurnBroker):
         return news
 
     def restart(self) -> None:
-        """Count from now on."""
         self.seconds, self.before = 0.0, self._traffic()
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes that came and that went since ``restart``."""
+        # Bytes received and bytes sent since ``restart``.
         came, went = self._traffic()
         return came - self.before[0], went - self.before[1]
 
@@ -119,8 +102,6 @@ class _Broker(TurnBroker):
 
 
 class _Wire:
-    """An sharing with a broker of this process."""
-
     def __init__(self, broker: TurnBroker, rank: int, life: int) -> None:
         self.broker, self.rank, self.source = broker, rank, f"{rank}/{life}"
         self.cursor: Cursor | None = None
@@ -153,7 +134,6 @@ class _Replica:
 
 
 def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, seed: int) -> Row:
-    """Play all steps with ``tasks`` tasks a replica."""
     trace = generated(steps=steps, states=tasks * replicas, samples=samples, seed=seed)
     size = tasks * replicas * samples
     quota = ForestConfig().rollouts_per_state

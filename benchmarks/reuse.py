@@ -1,6 +1,6 @@
-"""Each use of earlier turns in a real training by verl: ``training.py`` with the ways and the size of that comparison.
+"""Compare each kind of reuse in a real training by verl: ``training.py`` with this comparison's settings.
 
-The tasks come back in each epoch, which is one step, and the first update is as large as the others.
+Tasks repeat in each epoch, which is one step, and the first update is as large as the others.
 
     python benchmarks/reuse.py --engine local|vllm|sglang [--epochs 2] [--json OUT]
 """

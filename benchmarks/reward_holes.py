@@ -1,12 +1,12 @@
-r"""What a policy is paid without having earned it, and what it loses without fault: answers judged with their question.
+r"""Measure unearned and withheld reward: answers graded together with their question.
 
     python benchmarks/reward_holes.py --data DIR [--json OUT]
 
 Copying policies put a formula of the question into the box, on MATH-500 and on MATH's training tasks: the first, the
-last, the longest, one drawn at random, or whichever is right. The hiding policy is right on a quarter of its tasks and
-gives answers that cannot be computed on the others; its accuracy is that over decided samples.
+last, the longest, a random one, or whichever is right. The hiding policy is right on a quarter of its tasks and gives
+answers that cannot be computed on the others; its accuracy is taken over graded samples.
 
-Not covered: labelled answers (``rewards.py``), adversarial ones (``tests/rewards/test_question_cases.py``).
+Not covered: labelled answers (``rewards.py``), adversarial answers (``tests/rewards/test_question_cases.py``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ def judged(texts: Sequence[str], golds: Sequence[str], questions: Sequence[str])
 
 
 def hiding() -> dict[str, str]:
-    """The accuracy of a policy that hides its wrong answers."""
     texts = [r"\boxed{7}"] * 100 + [rf"\boxed{{{_BEYOND[at % len(_BEYOND)]}}}" for at in range(300)]
     verdicts = judged(texts, ["7"] * 400, [""] * 400)
     decided = [verdict for verdict in verdicts if verdict is not None]
@@ -40,7 +39,7 @@ def hiding() -> dict[str, str]:
 
 
 def copying(name: str, rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Tasks paid to policies that copy a formula, and golds that are not paid with their question."""
+    """Count tasks paid to policies that copy a formula, and gold answers that are not paid with their question."""
     golds, questions = [str(row["answer"]) for row in rows], [str(row["question"]) for row in rows]
     formulas = [[next(filter(None, match.groups())).strip() for match in _FORMULA.finditer(text)] for text in questions]
     flat = [(at, formula) for at, own in enumerate(formulas) for formula in own]

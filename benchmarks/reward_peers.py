@@ -1,9 +1,9 @@
-"""Runs another grader over rows in a process of its own; ``rewards.py`` starts it.
+"""Run another grader over rows in its own process, for ``rewards.py``.
 
     python reward_peers.py GRADER < rows.jsonl > verdicts.jsonl
 
-A row holds ``prediction`` and ``gold``, a verdict ``correct`` and ``seconds``. Graders are called as their own
-projects call them, with their default time-outs; what they raise counts as wrong.
+A row has ``prediction`` and ``gold``, a verdict ``correct`` and ``seconds``. Graders are called as in their own
+projects, with their default time-outs; an exception counts as wrong.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Rewards against their targets: accuracy, hacks, speed, deadlines, memory; other graders in the same run.
+"""Measure the rewards: accuracy, hacks, speed, deadlines, memory; other graders run in the same run.
 
     python benchmarks/rewards.py --data DIR [--math-verify PYTHON] [--json OUT] [--scores 100000]
 
-``DIR`` holds ``reward_cases_dev.jsonl`` and ``real_cot_dev.jsonl`` (``prediction``, ``gold``, ``label``, ``kind``)
-and the public sets ``math500``, ``gsm8k`` and ``dapo_17k``. ``PYTHON`` is an interpreter with math-verify, which
-wants another antlr runtime than hydra. verl's graders run in this interpreter. Peers are not given the inputs made
-to hang: with their own time-outs these take minutes.
+``DIR`` contains ``reward_cases_dev.jsonl`` and ``real_cot_dev.jsonl`` (``prediction``, ``gold``, ``label``, ``kind``)
+and the public sets ``math500``, ``gsm8k`` and ``dapo_17k``. ``PYTHON`` is an interpreter with math-verify, which needs
+another antlr runtime than hydra. verl's graders run in this interpreter. Other graders do not get the inputs made to
+hang: with their own time-outs, these inputs take minutes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def read(path: Path, limit: int | None = None) -> list[Row]:
 
 
 def graded(rows: list[Row], grader: Grader | None = None) -> list[Score]:
-    """Scores of the rows, none of which has a question."""
     texts, golds = [row["prediction"] for row in rows], [row["gold"] for row in rows]
     return score_batch(texts, golds, questions=[""] * len(rows), grader=grader)
 
@@ -52,7 +51,7 @@ def accepted(rows: list[Row]) -> list[bool]:
 
 
 def peer(name: str, rows: list[Row], interpreter: str) -> tuple[list[bool], list[float]] | None:
-    """Verdicts and seconds of another grader; ``None`` where it cannot be run."""
+    # ``None`` if the grader cannot run here.
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [interpreter, str(Path(__file__).with_name("reward_peers.py").resolve()), name],
@@ -69,7 +68,7 @@ def peer(name: str, rows: list[Row], interpreter: str) -> tuple[list[bool], list
 
 
 def share(verdicts: list[bool], rows: list[Row]) -> dict[str, Any]:
-    """Accuracy with its false accepts and rejects."""
+    """Return the accuracy with its false accepts and rejects."""
     wrong = [row for verdict, row in zip(verdicts, rows, strict=True) if verdict is not row["label"]]
     return {
         "cases": len(rows),
@@ -198,7 +197,7 @@ def resident(pid: int) -> int:
 
 
 def memory(scores: int) -> dict[str, Any]:
-    """Resident MiB of the caller and of the largest worker while scoring."""
+    """Return the resident MiB of the caller and of the largest worker while grading."""
     sizes = []
     with Grader() as grader:
         for block in range(10):
@@ -274,7 +273,7 @@ def main() -> None:
 
 
 def without_texts(result: Any) -> Any:
-    """The result with cases named by kind and id, because their texts belong to others."""
+    # The texts belong to others, so cases are named by kind and id.
     if isinstance(result, dict):
         return {key: without_texts(value) for key, value in result.items()}
     if isinstance(result, list):

@@ -29,6 +29,7 @@ SIZE = (1280, 800)
 COLOURS = 96  # of the palette: a third of the bytes of a screenshot in full colour
 ARCHIVE = Path("benchmarks/recorded/viewed_run.zip")
 TASKS = (6, 8, 11, 46)  # indices of the tasks in the archive
+#: script that opens the tree of the first turn before the screenshot
 SHOWN = """<script>
 const waiting = setInterval(() => {
   if (!document.documentElement.dataset.ready) return;
@@ -36,7 +37,6 @@ const waiting = setInterval(() => {
   document.querySelector(".open-tree")?.click();
 }, 20);
 </script>"""
-"""Script that opens the tree of the first turn before the screenshot."""
 
 
 def keep(run: Path, archive: Path) -> None:
@@ -51,7 +51,6 @@ def keep(run: Path, archive: Path) -> None:
 
 
 def page_of(archive: Path, folder: Path) -> Viewed:
-    """Unpack the run and write its page, both in ``folder``."""
     run = folder / "demo"
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(run)
@@ -59,7 +58,6 @@ def page_of(archive: Path, folder: Path) -> Viewed:
 
 
 def screenshots(archive: Path, out: Path, browser: str, episode: int) -> None:
-    """Write view_light.png and view_dark.png."""
     with tempfile.TemporaryDirectory() as folder:
         page = page_of(archive, Path(folder)).path
         page.write_text(page.read_text(encoding="utf-8").replace("</html>", SHOWN + "</html>"), encoding="utf-8")

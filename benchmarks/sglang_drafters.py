@@ -1,13 +1,13 @@
-"""SGLang without drafts, with its own n-gram drafts and with turntree's, on the same dialogues.
+"""Compare SGLang without drafts, with its n-gram drafts and with turntree's, on the same dialogues.
 
-What is played and how: ``trained.side_by_side``. Batch sizes do not learn from each other: turntree's store keeps them
-apart by environment, and SGLang's n-gram corpus is emptied whenever the cache is, as it is between epochs. Drafts of
-all ways are verified by the same rule, sample and match. Seconds are wall time of the whole loop, environment and
-client included; seconds of processors in the engine's scheduler, which runs the passes, hardly depend on other work.
-Steps and width are those of turntree's worker.
+``trained.side_by_side`` describes the dialogues. Batch sizes do not learn from each other: turntree's store separates
+them by environment, and SGLang's n-gram corpus is emptied with the cache, as between epochs. All drafts are verified by
+the same rule, sample and match. Seconds are wall time of the whole loop, including environment and client; processor
+seconds of the engine's scheduler, which runs the passes, hardly depend on other load. Steps and draft widths are those
+of turntree's worker.
 
-On the CPU the kernels are stand-ins in plain PyTorch and Python (``tests/support/cpu_kernels``): a loop over requests
-in the attention of trees, and one over nodes in their verification, which no GPU has.
+On the CPU, the kernels are stand-ins in plain PyTorch and Python (``tests/support/cpu_kernels``): they loop over
+requests in the attention of trees and over nodes in their verification, unlike a GPU.
 
     python benchmarks/sglang_drafters.py [--batches 1 4 16 64] [--json OUT]           # CPU
     python benchmarks/sglang_drafters.py --device cuda --dtype bfloat16 [--model DIR] # GPU; DIR: fixed weights
@@ -37,7 +37,7 @@ CONTEXT = 192
 
 
 class Apart:
-    """An engine that keeps the dialogues of a batch size apart, and counts."""
+    """Separate the dialogues of each batch size, and count."""
 
     def __init__(self, way: str, model: Path, args: argparse.Namespace) -> None:
         before = set(psutil.Process().children(recursive=True))
@@ -79,7 +79,7 @@ class Apart:
             setattr(spent, name, after.get(name, 0) - before.get(name, 0))
 
     def cpu_seconds(self) -> float:
-        """Of the schedulers, so far."""
+        # Of the schedulers, so far.
         return sum(sum(process.cpu_times()[:2]) for process in self.schedulers)
 
     def close(self) -> None:
@@ -87,7 +87,6 @@ class Apart:
 
 
 def opened(way: str, model: Path, args: argparse.Namespace) -> Any:
-    """SGLang with the drafts of a way."""
     from turntree.agents.engines.sglang.config import SglangEngineConfig
     from turntree.agents.engines.sglang.engine import SglangEngine
 

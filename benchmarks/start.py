@@ -1,7 +1,7 @@
-"""Seconds from the command ``turntree train`` to the end of the first step, and to its own end.
+"""Measure seconds from ``turntree train`` to the end of its first step, and to its own end.
 
-Two ways of a tiny training take turns: Ray's workers forked from a process that has imported what they need, and
-each an interpreter of its own. One run of each goes first and is not counted: it fills the caches.
+Two kinds of a tiny training take turns: Ray's workers forked from a process that has done the imports, and each worker
+a new interpreter. One uncounted run of each goes first to fill the caches.
 
     python benchmarks/start.py --repeat 3 --out benchmarks/results/start.json
 
@@ -22,8 +22,7 @@ from common.script import arguments, keep
 
 from turntree.agents.demo.policy import build_policy, save_policy
 
-WAYS = {"forked": "true", "interpreters": "false"}
-"""Way -> ``turntree.fork_workers``."""
+WAYS = {"forked": "true", "interpreters": "false"}  #: way -> ``turntree.fork_workers``
 SETTINGS = (
     "turntree.train_tasks=4",
     "turntree.val_tasks=2",
@@ -36,10 +35,10 @@ _POLL = 0.1
 
 
 def start(way: str, model: Path) -> dict[str, float]:
-    """Seconds of one training.
+    """Return the seconds of one training.
 
     Raises:
-        SystemExit: If it did not end well.
+        SystemExit: If it failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"

@@ -1,14 +1,14 @@
-"""The store beside the public drafters: how well and how fast it drafts, and what it holds.
+"""Compare the draft store with public drafters: quality and speed of drafts, and memory.
 
 Recorded turns are replayed as targets (``drafting/replay.py``) against a store of the turns before them. All drafters
-see the same requests in the same run; times are medians of interleaved repeats, so trust ratios within one run.
-Figures are given on the half of the states that no parameter was chosen on (``--half report``).
+see the same requests in the same run; times are medians of interleaved repeats, so compare them within one run only.
+Figures use the half of the states on which no parameter was chosen (``--half report``).
 
     python benchmarks/store.py                                     # all figures; needs the recorded traces
     python benchmarks/store.py --fraction 0.1 --only quality       # a quick look
     python benchmarks/store.py --traces demo smollm2 generated     # with the traces of the repository alone
 
-``drafting/drafters.py`` says how the public drafters are installed; those that are missing are left out.
+``drafting/drafters.py`` explains how to install the public drafters; missing ones are left out.
 """
 
 from __future__ import annotations
@@ -32,23 +32,18 @@ from drafting.replay import Replay
 from drafting.traces import EPOCHS, RECORDED, TRACES, NoTraces, Trace, epochs, find, generated, load
 
 OURS, PEER, BEST = "turntree", "arctic default", "arctic best"
+#: trace -> states for the timings, enough to keep 256 turns live
 SPEED_TRACES = {"math_cot_100x8": 50, "humaneval_164x40": 40, "synthetic_rl": 14, "generated": 32}
-"""Trace -> states for the timings, enough to keep 256 turns live."""
 BATCHES = (1, 64, 256)
-AT_ONCE, FLOORS = (4, 16, 64, 256), (0.05, 0.02, 0.0)
-"""Dialogues at once, and least estimated probabilities of a draft, by which its length is measured."""
-BUDGET = 16
-"""Nodes a row and step, where a figure has one budget."""
+AT_ONCE, FLOORS = (4, 16, 64, 256), (0.05, 0.02, 0.0)  #: dialogues at once; smallest draft probabilities
+BUDGET = 16  #: nodes per row and step, for figures with one budget
 
 
 @dataclass(slots=True)
 class Report:
-    """Measures, prints and keeps what was measured."""
-
     args: argparse.Namespace
     names: list[str]
-    record: dict[str, Any] = field(default_factory=dict)
-    """All figures, by section."""
+    record: dict[str, Any] = field(default_factory=dict)  #: all figures, by section
 
     def trace(self, name: str, half: str | None = None) -> Trace:
         states = max(2, round({**TRACES, **RECORDED, "generated": 32}[name] * self.args.fraction))
@@ -61,7 +56,6 @@ class Report:
         return Setup(budget=budget, end_tokens=trace.end_tokens, forest=self.args.set)
 
     def quality_of(self, name: str, trace: Trace, budget: int) -> Replay:
-        """Measured once."""
         known = self.record.setdefault("_replays", {})
         key = (name, trace.name, budget)
         if key not in known:
@@ -69,7 +63,6 @@ class Report:
         return known[key]  # type: ignore[no-any-return]
 
     def quality(self) -> None:
-        """Tokens per forward pass, by budget and trace."""
         for budget in self.args.budgets:
             heading(f"tokens per forward pass, budget {budget}", [*self.args.traces, "mean", "drafted"])
             means: dict[str, float] = {}
@@ -85,7 +78,7 @@ class Report:
                 self.keep("quality ratios", budget, peer, ratio)
 
     def equal(self) -> None:
-        """Tokens per forward pass where turntree drafts as much as arctic's default."""
+        # turntree limited to as many drafts as arctic's default.
         if not {OURS, PEER} <= set(self.names):
             return
         heading(f"equal verification work, budget {BUDGET}", ["arctic", "ours", "ratio", "drafted", "ours", "p >"])
@@ -102,7 +95,6 @@ class Report:
         line("geometric mean", ["", "", geometric_mean(ratios)], digits=3)
 
     def speed(self) -> None:
-        """Time of drafts, commits and insertion, wall and CPU."""
         size = max(100, round(12_000 * self.args.fraction))
         for batch in BATCHES:
             columns = ["draft us", "(cpu)", "commit us/token", "(cpu)", "step ms", "(cpu)", "drafted"]
@@ -132,7 +124,6 @@ class Report:
                         self.keep("speed ratios", batch, f"{word}{' lean' if name == LEAN else ''}", ratio)
 
     def insertion(self) -> None:
-        """Finished turns a second."""
         names = [name for name in self.names if name not in (BEST, "sglang prob", "vllm ngram")]
         ratios = []
         for trace in self.speed_traces():
@@ -147,7 +138,6 @@ class Report:
             print(f"  {OURS} over {PEER}, CPU: {geometric_mean(ratios):.2f}")
 
     def memory(self) -> None:
-        """Bytes a token."""
         heading("bytes per token", ["hot", "cold"])
         known = [name for name in self.names if name in (OURS, PEER, BEST)]
         traces = [self.trace(name, "all") for name in self.args.traces]
@@ -160,7 +150,7 @@ class Report:
                 self.keep("memory", trace.name, name, {"hot": hot, "cold": cold})
 
     def lengths(self) -> None:
-        """Length of chains in a second epoch, by dialogues at once: tokens / drafted tokens a row and step, steps."""
+        # Chains in a second epoch, by dialogues at once: tokens / drafted tokens per row and step, steps.
         for name in (name for name in self.args.traces if name in EPOCHS):
             first, second = epochs(find(name, self.args.data))
             heading(f"chains, epoch 2, {name}", [*measures.LENGTHS, "us a draft of 32"])
@@ -176,7 +166,6 @@ class Report:
                 self.keep("lengths", name, words, {length: counts(run) for length, run in runs.items()})
 
     def calibration(self) -> None:
-        """Expected calibration error."""
         heading(f"calibration error, budget {BUDGET}, {measures.BINS} bins", ["error"])
         for trace in self.traces():
             error = measures.calibration_error(trace, self.setup(trace), batch=self.args.batch)
@@ -184,7 +173,6 @@ class Report:
             self.keep("calibration error", trace.name, OURS, error)
 
     def compile(self) -> None:
-        """Time of the first calls of a process."""
         first, again = measures.compilation()
         heading("seconds of a fresh process", ["import", "warm-up", "with all first calls"])
         for word, found in (("nothing compiled", first), ("compiled before", again)):
@@ -192,11 +180,10 @@ class Report:
         self.record["compilation"] = {"first": asdict(first), "again": asdict(again)}
 
     def speed_traces(self) -> list[Trace]:
-        """Both halves, whatever the fraction: it takes hundreds of turns to keep a batch full."""
+        # Both halves, whatever the fraction: a full batch needs hundreds of turns.
         return [_states(self.args.data, n, "all", SPEED_TRACES[n]) for n in self.args.traces if n in SPEED_TRACES]
 
     def keep(self, *path: object) -> None:
-        """The last of ``path`` under the others."""
         at = self.record
         for key in path[:-2]:
             at = at.setdefault(str(key), {})

@@ -1,11 +1,11 @@
-"""Tool calls made before their turn has been sampled, beside calls that wait for its end.
+"""Compare speculative tool calls, made before their turn ends, with calls that wait for its end.
 
-A dialogue of the calculator; each call takes ``--delay`` seconds, in which the process is free. The policy is of the
-demo's kind, trained by some steps of GRPO, as wide as ``--layers`` and ``--width`` make it. The stores of drafts and of
-episodes have one epoch of the tasks; the second has fresh noise. Each round both ways play the same episodes from the
-same stores, in rotating order: ``after`` the turn, and ``ahead``, as earlier episodes of the task tell. In the kind
-``fork`` the environment is forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so that no call may run
-ahead: ``run`` counts what the tool itself was asked, ``calls`` those of the episodes.
+Dialogues use the calculator; each call takes ``--delay`` seconds, in which the process is free. The policy is like the
+demo's, trained by some steps of GRPO and widened by ``--layers`` and ``--width``. The stores of drafts and of episodes
+contain one epoch of the tasks; the second epoch has fresh noise. In each round both ways play the same episodes from
+the same stores, in rotating order: ``after`` calls after the turn, ``ahead`` calls what earlier episodes of the task
+suggest. In the kind ``fork`` the environment is forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so
+no call may run ahead. ``run`` counts the tool's executions, ``calls`` the episodes' calls.
 
     python benchmarks/tool_calls_ahead.py [--batches 4] [--rounds 3] [--json OUT]
 """
@@ -47,7 +47,7 @@ COUNTS = ("made", "used", "wasted", "saved_seconds")
 
 
 class Slow(Arithmetic):
-    """The calculator takes a while, and counts how often it was asked."""
+    """The calculator takes a while and counts its calls."""
 
     static_attributes = Arithmetic.static_attributes | {"delay", "asked", "lock"}
 
@@ -72,15 +72,11 @@ class Slow(Arithmetic):
 
 
 class Forkable(Slow):
-    """The same; its count is no effect that matters."""
-
     forkable = True
 
 
 @dataclass
 class Played:
-    """The episodes of an epoch."""
-
     episodes: list[Episode]
     seconds: float
     asked: int
@@ -97,7 +93,6 @@ def play(
     way: str,
     stored: StoredEpisodes | None = None,
 ) -> Played:
-    """All episodes of an epoch, so many at once; those of ``stored`` are left as they are."""
     stored = copy.deepcopy(stored) if epoch else stored
     make = Forkable if kind == "fork" else Slow
     envs = [make(kind, args.delay if epoch else 0.0) for _ in range(batch)]
@@ -121,14 +116,12 @@ def play(
 
 
 def said(episode: Episode) -> list[Any]:
-    """What an episode is, token for token."""
     return [(turn.prompt_ids, turn.completion.token_ids, turn.observation, turn.reward) for turn in episode.turns]
 
 
 def measure(
     engine: LocalEngine, renderer: Renderer, args: argparse.Namespace, kind: str, batch: int, store: Path
 ) -> dict[str, Any]:
-    """One kind of environment, both ways."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     totals = {way: ToolCallsAhead() for way in WAYS}
     same, asked, made = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0), 0
@@ -168,7 +161,6 @@ def measure(
 
 
 def cells(one: Mapping[str, Any], way: str) -> tuple[Any, ...]:
-    """A row of the table."""
     return (
         one["kind"], way, one["batch"], f"{one['episodes_per_second'][way]:.2f}", f"{one['times'][way]:.2f}",
         one["calls"], *(one[name][way] for name in ("run", "made", "used", "wasted")),
@@ -191,12 +183,12 @@ def main() -> int:
     args = parser.parse_args()
     about = provenance(["torch"])
     with tempfile.TemporaryDirectory() as folder:
-        place = snapshots(
+        model = snapshots(
             Path(folder), epochs=2, tasks=24, samples=8, layers=args.layers, width=args.width, steps=args.updates
         )[-1]
-        renderer = Renderer(AutoTokenizer.from_pretrained(place))
+        renderer = Renderer(AutoTokenizer.from_pretrained(model))
         config = LocalEngineConfig(max_batch=64, max_context=256, monitors=False, speculation=Speculation())
-        with LocalEngine.from_pretrained(place, config=config) as engine:
+        with LocalEngine.from_pretrained(model, config=config) as engine:
             play(engine, renderer, args, "fork", 8, 0, "after")
             assert engine.forest is not None
             engine.forest.save(store := Path(folder) / "store.npz")

@@ -1,25 +1,23 @@
-"""Where the time of a training step goes and what its turns take, for each use of speculation, epoch after epoch.
+"""Measure where a training step spends its time and how many passes its turns take, for each speculation mode.
 
-Each way is a real training by verl, one after another, of the same tasks from the same weights; a way is its
-options of ``speculation`` and ``reuse``, joined by ``+``. Figures are means over the steps of an epoch; the first step
-also starts processes and compiles, so the first epoch is the slowest. Two tables:
+Each way is a real training by verl, one after another, of the same tasks from the same weights; a way joins values of
+``speculation`` and ``reuse`` with ``+``. Figures are means over the steps of an epoch; the first step also starts
+processes and compiles, so the first epoch is the slowest. Two tables:
 
-- Seconds. ``rollout`` is the time until the last episode is there, which verl looks for every 0.1 s; ``engine`` is the
-  time of the engine's own steps in it, and ``model`` that of its forward passes.
-- Tokens in a forward pass of the engine (of all requests together), in a forward pass of one request as the engine
-  counts them, and as the turns do; turns that begin with a stored or a precomputed one, and passes of such a turn;
-  how many of the stored tokens that were tried stayed, and the share of all tokens that such turns gave; shares of the
-  exactness levels; the mean reward.
+- Seconds. ``rollout`` is the time until the last episode arrives, for which verl polls every 0.1 s; ``engine`` is the
+time of the engine's own steps in it, and ``model`` that of its forward passes. - Tokens per forward pass of the engine
+(of all requests together), per pass of one request by the engine's counters, and per pass by the turns' counters; turns
+that begin with a stored or precomputed turn, and passes per such turn; the share of tried stored tokens that was kept,
+and the share of all tokens from such turns; shares of the exactness levels; the mean reward.
 
     python benchmarks/training.py                                # the demo's tiny policy on the CPU
     python benchmarks/training.py --model DIR --set size=small   # a model of your own
-    python benchmarks/training.py --model Qwen/Qwen2.5-1.5B-Instruct --engine local --device cuda \
+    python benchmarks/training.py --model Qwen/Qwen2.5-1.5B-Instruct --engine local --device cuda \\
         --set device=gpu size=1.5b env=gsm8k trainer.n_gpus_per_node=1
 
-Finished ways are kept in ``--json`` and not run again, so an interrupted run can be continued. Not covered: the time of
-the steps of other engines than turntree's, whose counters verl does not hand on; use their ``rollout``. On the CPU,
-where SGLang has no kernels, stand-ins in plain PyTorch take their place (``tests/support/cpu_kernels``): its times say
-nothing.
+Finished ways in ``--json`` are kept, so an interrupted run can be continued. Not covered: step times of vLLM and
+SGLang, whose counters verl does not pass on; use their ``rollout``. On the CPU, SGLang uses stand-ins in plain PyTorch
+for its kernels (``tests/support/cpu_kernels``): do not compare its times.
 """
 
 from __future__ import annotations
@@ -49,6 +47,7 @@ from turntree.agents.verl.records.recording import RunFolder
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
 WAYS = ("none", "tree", "none+same_seed", "none+run_ahead", "tree+same_seed+run_ahead")
+#: column -> verl's timers, seconds
 PHASES = {
     "rollout": ("timing_s/gen",),
     "old_log_prob": ("timing_s/old_log_prob",),
@@ -56,16 +55,14 @@ PHASES = {
     "update": ("timing_s/update_actor", "timing_s/update_critic"),
     "weights": ("timing_s/update_weights",),
 }
-"""Column -> verl's timers, seconds."""
+#: column -> the engine's counters, seconds
 COUNTERS = {"engine": "seconds", "model": "model_seconds", "drafting": "draft_seconds"}
-"""Column -> the engine's counters, seconds."""
 SECONDS = ("step", *PHASES, *COUNTERS, "rollout_share")
-REUSED = "BCD"
-"""Levels of tokens from a stored or a precomputed turn."""
+REUSED = "BCD"  #: levels of tokens from a stored or a precomputed turn
 
 
 def of_step(report: StepReport, turns: Sequence[Completion]) -> dict[str, float]:
-    """The figures of one training step; not a number what its engine does not count."""
+    # NaN for what the engine does not count.
     metrics, engine = report.metrics, report.engine
     row = {"step": report.seconds, "reward": report.reward}
     row |= {name: sum(metrics.get(timer, 0.0) for timer in timers) for name, timers in PHASES.items()}
@@ -89,13 +86,12 @@ def of_step(report: StepReport, turns: Sequence[Completion]) -> dict[str, float]
 
 
 def by_epoch(rows: Sequence[dict[str, float]], steps: int) -> list[dict[str, float]]:
-    """Means over each epoch of ``steps`` steps."""
     epochs = [rows[start : start + steps] for start in range(0, len(rows), steps)]
     return [{name: fmean(row[name] for row in epoch) for name in epoch[0]} for epoch in epochs]
 
 
 def options_of(way: str) -> dict[str, str]:
-    """The options ``speculation`` and ``reuse`` of a way.
+    """Return the configuration groups that a way selects.
 
     >>> options_of("tree+same_seed+run_ahead")
     {'speculation': '[tree,run_ahead]', 'reuse': 'same_seed'}
@@ -107,7 +103,6 @@ def options_of(way: str) -> dict[str, str]:
 
 
 def run(args: argparse.Namespace, way: str, model: str, folder: RunFolder) -> list[dict[str, float]]:
-    """Train one way, and the figures of each step."""
     from training_engines import engine_options
 
     settings = {
@@ -126,12 +121,10 @@ def run(args: argparse.Namespace, way: str, model: str, folder: RunFolder) -> li
 
 
 def turns_of(folder: RunFolder, step: int) -> list[Completion]:
-    """What a training step sampled."""
     return [turn.completion for record in read_records(folder.episodes(step)) for turn in record.episode.turns]
 
 
 def tables(title: str, ways: dict[str, list[dict[str, Any]]]) -> None:
-    """Print the figures."""
     rows = [(way, epoch, row) for way, epochs in ways.items() for epoch, row in enumerate(epochs, start=1)]
     columns = ("way", "epoch")
     seconds = ((way, epoch, *(shown(row[name], ".3f") for name in SECONDS)) for way, epoch, row in rows)
@@ -150,7 +143,6 @@ def tables(title: str, ways: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def counted(row: dict[str, Any]) -> tuple[str, ...]:
-    """Cells of the second table."""
     levels = ", ".join(f"{letter} {share:.0%}" for letter in "ABCD" if (share := row[f"level_{letter}"]))
     return (
         *(shown(row[f"tokens_per_{what}"], ".2f") for what in ("engine_pass", "forward_pass", "request_pass")),
@@ -160,7 +152,6 @@ def counted(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def shown(figure: float | None, form: str) -> str:
-    """A cell, "-" where there is no figure."""
     return "-" if figure is None else format(figure, form)
 
 

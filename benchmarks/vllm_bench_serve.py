@@ -1,13 +1,13 @@
-"""``vllm bench serve`` against vLLM with turntree's drafter and without, where drafts do not pay.
+"""Run ``vllm bench serve`` with and without turntree's drafter on traffic where drafts do not pay.
 
-Two servers of one policy: a small one that is drawn at random, whose steps are so short that what a drafter adds to
-them shows, or a given model. Random prompts, temperature 1, no end before the length. vLLM's own benchmark is run at
-both by turns, many short rounds in one process, since a machine's speed changes from minute to minute; what counts are
-failed requests and the time per output token, the ratio of each round's medians.
+Two servers serve one policy: a small random one, whose short steps make the drafter's overhead visible, or a given
+model. Prompts are random, the temperature is 1, and turns end at their length limit. vLLM's own benchmark alternates
+between both servers in many short rounds within one process, since a machine's speed changes from minute to minute. The
+figures are failed requests and, as the ratio of each round's medians, the time per output token.
 
     python benchmarks/vllm_bench_serve.py [--model DIR] --out benchmarks/results/vllm_bench_serve.json
 
-In the environment of vLLM (``scripts/venv.sh vllm-0.28``). Not covered: GPUs, policies whose drafts pay.
+Run it in vLLM's environment (``scripts/venv.sh vllm-0.28``). Not covered: GPUs, policies whose drafts pay.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_c
 VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
 SHAPE = PolicyShape(hidden=512, layers=6, heads=8, intermediate=1536, context=1024)
 ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+#: a worker in the engine's process, as with one GPU; on a CPU vLLM would ask another process for drafts
 ONE_WORKER = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""The worker in the engine's process, as it is with one GPU; on a CPU vLLM asks another process for drafts."""
 START_SECONDS = 600
 
 
 @contextmanager
 def server(model: Path, log: Path, *options: str) -> Iterator[str]:
-    """``vllm serve``: its URL, at once; ``wait_for`` it."""
     port = free_port()
     size = ("--max-model-len", str(SHAPE.context), "--max-num-seqs", "32", "--kv-cache-memory-bytes", str(1 << 28))
     words = [*VLLM, "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", *size]
@@ -72,7 +71,6 @@ def wait_for(url: str, log: Path) -> None:
 
 
 def bench(url: str, model: Path, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """What ``vllm bench serve`` finds."""
     serve = importlib.import_module("vllm.benchmarks.serve")
     parser = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
     serve.add_cli_args(parser)
@@ -86,7 +84,7 @@ def bench(url: str, model: Path, seed: int, args: argparse.Namespace) -> dict[st
 
 
 def summary(ratios: list[float]) -> dict[str, list[float]]:
-    """Median, middle half, and the interval that has the median of all rounds with 95 %, by order statistics."""
+    """Return the median, the middle half, and the median's 95 % interval by order statistics."""
     middle, ordered = len(ratios) / 2, sorted(ratios)
     reach = 0.98 * len(ratios) ** 0.5
     low, high = max(0, int(middle - reach)), min(len(ratios) - 1, int(middle + reach))

@@ -1,7 +1,7 @@
-"""vLLM without drafts, with its n-gram and suffix drafters, with turntree's, and with whole turns used again.
+"""Compare vLLM without drafts, with its n-gram and suffix drafters, with turntree's, and with reused turns.
 
-What is played and how: ``trained.side_by_side``. Seconds are those of the engine's steps, drafting included. A step's
-scoring of a stored turn counts as a step.
+``trained.side_by_side`` describes the dialogues. Seconds are those of the engine's steps, including drafting. Scoring a
+stored turn counts as a step.
 
     python benchmarks/vllm_drafters.py [--batches 1 4 16 64] [--json OUT]           # CPU
     python benchmarks/vllm_drafters.py --ways none ours "ours + same_seed" --epochs 2

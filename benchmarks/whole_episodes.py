@@ -1,12 +1,12 @@
-"""A stored episode used again turn by turn and in one pass, inside any engine.
+"""Compare reusing a stored episode turn by turn and in one pass, with any engine.
 
-A dialogue of so many ``--turns`` sets one sum after another; each answer, the calculator's or the next sum, takes
-``--delay`` seconds. The policy is of the demo's kind, as wide as ``--layers`` and ``--width`` make it. ``sampled`` uses
-nothing that was said before; ``turn by turn`` replays each stored turn when it is requested; ``in one pass`` begins all
-of an episode's passes with its first turn and makes its tool calls side by side. Each round every way plays the same
-episodes, in rotating order: first under the weights that said them, then after one step of GRPO. Keys and values of
-before are dropped. ``passes waited for`` are the turns whose pass began when they were requested; ``whole`` is the
-share of turns that were said again whole.
+A dialogue of ``--turns`` turns poses one sum after another; each reply, the calculator's or the next sum, takes
+``--delay`` seconds. The policy is like the demo's, widened by ``--layers`` and ``--width``. ``sampled`` reuses nothing;
+``turn by turn`` replays each stored turn when it is requested; ``in one pass`` starts all passes of an episode with its
+first turn and makes its tool calls in parallel. Each round every way plays the same episodes, in rotating order: first
+under the weights that sampled them, then after one step of GRPO. Earlier keys and values are dropped. ``passes waited
+for`` counts turns whose pass began when they were requested; ``whole`` is the share of turns that were reproduced
+whole.
 
     python benchmarks/whole_episodes.py [--engine local|vllm|sglang] [--batches 1 8] [--rounds 3] [--json OUT]
 """
@@ -47,7 +47,7 @@ WEIGHTS = ("unchanged", "after a step")
 
 
 class Sums(Arithmetic):
-    """One sum after another; an answer takes a while, in which the process is free."""
+    """Pose one sum after another; a reply takes a while, during which the process is free."""
 
     forkable = True
     static_attributes = Arithmetic.static_attributes | {"delay"}
@@ -70,8 +70,6 @@ class Sums(Arithmetic):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is played."""
-
     renderer: Renderer
     batch: int
     turns: int
@@ -81,8 +79,6 @@ class Setting:
 
 @dataclass
 class Way:
-    """An engine's turns in one way."""
-
     name: str
     engine: Any
     seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in WEIGHTS})
@@ -91,14 +87,12 @@ class Way:
     whole: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WEIGHTS, 0))
 
     def forget(self) -> None:
-        """Nothing was said before."""
         early = self.name == "in one pass"
         config = ReuseConfig(mode=ReuseMode.NONE if self.name == "sampled" else ReuseMode.SAME_SEED, early=early)
         self.reuse = PrefixReuse(self.engine, config, vocabulary=self.engine.vocabulary, max_context=256, seed=0)
         self.stored = StoredEpisodes() if early else None
 
     def play(self, setting: Setting) -> list[Episode]:
-        """The episodes, some at once."""
         envs = [Sums(turns=setting.turns, delay=setting.delay) for _ in range(setting.batch)]
 
         async def one(env: Sums, index: int, _: int) -> Episode:
@@ -109,7 +103,6 @@ class Way:
         return play_all(envs, ((index, 0) for index in range(setting.episodes)), one)
 
     def timed(self, setting: Setting, weights: str) -> list[Episode]:
-        """As ``play``, and what it cost."""
         self.engine.reset_prefix_cache()
         before = asdict(self.reuse.stats)
         began = time.perf_counter()
@@ -123,23 +116,23 @@ class Way:
         return episodes
 
 
-def load(engine: Any, place: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
+def load(engine: Any, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     engine.update_weights(list(model.state_dict().items()))
 
 
-def measure(engine: Any, places: Sequence[Path], setting: Setting, rounds: int) -> list[dict[str, Any]]:
+def measure(engine: Any, folders: Sequence[Path], setting: Setting, rounds: int) -> list[dict[str, Any]]:
     ways = [Way(name, engine) for name in WAYS]
     same = 0
     for round_ in range(rounds):
-        load(engine, places[0])
+        load(engine, folders[0])
         for way in ways:
             way.forget()
             first = way.play(setting)
             way.reuse.close_step()
         turn = round_ % len(ways)
-        for weights, place in zip(WEIGHTS, places, strict=True):
-            load(engine, place)
+        for weights, folder in zip(WEIGHTS, folders, strict=True):
+            load(engine, folder)
             for way in ways[turn:] + ways[:turn]:
                 again = way.timed(setting, weights)
                 way.reuse.close_step()
@@ -173,7 +166,6 @@ def row(setting: Setting, way: Way, weights: str, ways: Sequence[Way], same: flo
 
 
 def cells(one: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A row of the table."""
     return (
         one["batch"], f"{one['turns']:.1f}", one["weights"], one["way"],
         f"{one['passes_waited_for_per_episode']:.1f}", f"{one['whole_turns']:.0%}",
@@ -196,28 +188,28 @@ def main() -> int:
     args = parser.parse_args()
     about = provenance(["torch", *([args.engine] if args.engine != "local" else [])])
     with tempfile.TemporaryDirectory() as folder:
-        places = snapshots(
+        folders = snapshots(
             Path(folder), epochs=2, tasks=24, samples=4, layers=args.layers, width=args.width,
             learning_rate=args.learning_rate,
         )  # fmt: skip
         choice = EngineChoice(
-            name=EngineName(args.engine), model=str(places[0]), max_batch=64, max_context=256, speculate=False
+            name=EngineName(args.engine), model=str(folders[0]), max_batch=64, max_context=256, speculate=False
         )
-        rows = asyncio.run(opened(args, choice, places))
+        rows = asyncio.run(opened(args, choice, folders))
     columns = ("batch", "turns", "weights", "way", "passes waited for", "whole", "wall s", "turn by turn by it")
     show(titled(about), columns, map(cells, rows), words=("weights", "way"))
     keep(args.json, {**about, "rows": rows})
     return 0
 
 
-async def opened(args: argparse.Namespace, choice: EngineChoice, places: Sequence[Path]) -> list[dict[str, Any]]:
-    renderer = Renderer(AutoTokenizer.from_pretrained(places[0]))
+async def opened(args: argparse.Namespace, choice: EngineChoice, folders: Sequence[Path]) -> list[dict[str, Any]]:
+    renderer = Renderer(AutoTokenizer.from_pretrained(folders[0]))
     async with open_engine(choice) as engine:
         rows = []
         for batch, turns in product(args.batches, args.turns):
             setting = Setting(renderer, batch=batch, turns=turns, episodes=args.episodes, delay=args.delay)
             # Each play has an event loop of its own, as engines are used from outside.
-            rows += await asyncio.to_thread(measure, engine, places, setting, args.rounds)
+            rows += await asyncio.to_thread(measure, engine, folders, setting, args.rounds)
         return rows
 
 

@@ -1,4 +1,4 @@
-"""An environment of one's own: guess a number with a tool that says higher or lower.
+"""A custom environment: guess a number with a tool that answers higher or lower.
 
 The environment itself is the class below; the rest plays one scripted dialogue.
 

@@ -1,6 +1,6 @@
-"""A reward of one's own beside those that ship, by name and with weights.
+"""A custom reward next to built-in rewards, selected by name and weighted.
 
-A reward sees the policy's own turns alone: what a tool printed cannot be paid for.
+A reward sees only the policy's own turns, so a tool's output earns nothing.
 
     python examples/custom_reward.py
 """

@@ -1,4 +1,4 @@
-"""Evaluate a model on an environment, several samples a task.
+"""Evaluate a model on an environment, with several samples per task.
 
 python examples/evaluate_model.py MODEL [--env turntree/Arithmetic-v0] [--tasks 20] [--samples 4]
 """

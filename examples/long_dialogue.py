@@ -1,8 +1,8 @@
-"""An environment that shortens its dialogue: a search through more pages than a row of tokens holds.
+"""An environment that shortens its dialogue: a search through more pages than a token row can hold.
 
 The policy reads the pages of an archive until one names the number that it looks for. After two pages the environment
-puts a note of what was read in the place of the dialogue, and the policy goes on from there. Each segment is a row of
-its own for the trainer. A script stands in for the policy; DIR is a model's folder, of which the tokenizer is read.
+replaces the dialogue by a summary, and the policy continues from there. The trainer gets each segment as a row of its
+own. A script replaces the policy; only the tokenizer of the model in DIR is read.
 
     python examples/long_dialogue.py DIR
 """

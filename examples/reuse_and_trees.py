@@ -1,4 +1,4 @@
-"""SPEC-RL against tree drafts: the same tasks in two epochs, five ways to use what epoch one sampled.
+"""SPEC-RL and tree drafts: the same tasks in two epochs, with five ways to use the first epoch's turns.
 
 The weights stay as they are between the epochs, so what is reused is an upper bound. The level says what each way
 promises (docs/exactness.md).

@@ -1,8 +1,8 @@
 """Speculative decoding with the local engine: the same seeds with and without drafts.
 
-What was sampled before at a dialogue state drafts what is sampled there next. The
-tokens are the same; the forward passes are fewer. Both ways are warm when their time
-is taken: first passes and first drafts wait for memory and compilers.
+Turns sampled at a dialogue state become drafts for the next turns at this state. The tokens
+are the same, with fewer forward passes. Both ways are warmed up before they are timed, since
+first passes and first drafts wait for memory and compilers.
 
     python examples/speculate_local.py MODEL [--epochs 3] [--samples 4]
 """

@@ -1,7 +1,7 @@
 """Speculative decoding inside vLLM: the same tasks and seeds with and without turntree's drafter.
 
-Turns sampled before at a dialogue state draft the next ones there. The tokens are
-the same; the engine's passes are fewer from the second epoch on.
+Turns sampled at a dialogue state become drafts for the next turns at this state. The tokens
+are the same; from the second epoch on, the engine needs fewer passes.
 
     python examples/speculate_vllm.py MODEL [--epochs 3] [--tasks 4] [--samples 4]
 """

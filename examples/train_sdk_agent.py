@@ -1,9 +1,9 @@
-"""GRPO with verl on the CPU: the policy of an agent that somebody else wrote (sdk_agent.py) learns to use its tools.
+"""GRPO with verl on the CPU: the policy of a third-party agent (sdk_agent.py) learns to use the agent's tools.
 
     python examples/train_sdk_agent.py [--steps 20] [--agent sdk_agent:solve] [key=value ...]
 
-The policy is the demo's, which knows one tool. Here two look the same to it, so that it takes either; that one is for
-sums and the other for products, and that it should ask before it answers, the reward alone tells.
+The policy is the demo's, which knows one tool. The agent's two tools look alike to it at first. Only the reward tells
+it that one tool adds and the other multiplies, and that it should call a tool before it answers.
 """
 
 import argparse
@@ -23,7 +23,7 @@ TEMPLATE = "{%- if tools %}{{- '<|end|>' }}{%- endif %}"
 
 
 def with_two_tools(source: Path, folder: Path) -> Path:
-    """A copy of the demo's policy with a second word that it takes for the first, and a template that shows tools."""
+    """Copy the demo's policy, with a second tool name that equals the first, and a template with tools."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,8 +1,8 @@
-"""CPU seconds of a command with all that it starts, by what it says that it works on: read in /proc now and then.
+"""Account the CPU seconds of a command and all its processes to names, from periodic reads of /proc.
 
-A process that its parent waits for leaves its seconds to it; of one that nobody waits for, such as Ray's workers, what
-was seen at the last look stays counted. What starts and ends unwaited for between two looks is not seen.
-Nothing outside the standard library is imported.
+A process that its parent waits for passes its seconds on to the parent. Of a process that nobody waits for, such as
+Ray's workers, the seconds of the last look stay counted. A process that starts and ends between two looks without being
+waited for is missed. Nothing outside the standard library is imported.
 """
 
 from __future__ import annotations
@@ -15,31 +15,26 @@ from typing import NamedTuple, TypeAlias
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
-Key: TypeAlias = tuple[int, int]
-"""A process: its number, and when it began, since numbers are given again."""
+Key: TypeAlias = tuple[int, int]  #: process id and start time, since ids are reused
 
 
 class Used(NamedTuple):
-    """What a process says of itself; seconds."""
-
     parent: int
     own: float
-    waited: float
-    """Of children that it has waited for, and theirs."""
+    waited: float  #: of children that it has waited for, and of their descendants
 
 
 @dataclass
 class Account:
-    """CPU seconds by name, of the processes that inherited a variable, and of their descendants."""
+    """CPU seconds by name, of processes that inherited a variable and of their descendants."""
 
-    variable: str
-    """``NAME=VALUE``, as in an environment."""
+    variable: str  #: ``NAME=VALUE``, as in an environment
     seconds: Counter[str] = field(default_factory=Counter)
     _last: dict[Key, Used] = field(default_factory=dict)
     _others: set[Key] = field(default_factory=set)
 
     def look(self, name: str) -> None:
-        """Give what was used since the last look to ``name``."""
+        """Count the seconds since the last look for ``name``."""
         now = self._processes()
         self.seconds[name] += (
             sum(one.own + one.waited for one in now.values())
@@ -49,7 +44,6 @@ class Account:
         self._last = now
 
     def _processes(self) -> dict[Key, Used]:
-        """The living ones that count."""
         found: dict[Key, Used] = {}
         for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
             try:
@@ -72,7 +66,7 @@ class Account:
 
 
 def _lost(last: dict[Key, Used], now: dict[Key, Used]) -> float:
-    """Seconds of processes that have ended and that no living one has waited for."""
+    # Seconds of ended processes that no living process has waited for.
     by_pid = {key[0]: key for key in last}
     ended: Counter[Key | None] = Counter()
     for key, used in last.items():

@@ -1,9 +1,9 @@
-"""Show pip's installation as the bar with which ``turntree demo`` goes on: packages found, then packages in place.
+"""Show pip's installation as the progress bar that ``turntree demo`` continues: packages found, then installed.
 
     pip install ... | python scripts/install_bar.py PINS SITE_PACKAGES
 
-Only what pip writes to its standard output comes here; its errors go where they always do. At a terminal the bar is
-drawn over itself, elsewhere a line comes every half minute. Nothing outside the standard library is imported.
+Only pip's standard output is read; its errors are printed as usual. A terminal shows one bar that is redrawn; elsewhere
+a line is printed every half minute. Nothing outside the standard library is imported.
 """
 
 from __future__ import annotations
@@ -23,20 +23,16 @@ REDRAW, RETELL = 0.5, 30.0
 
 
 class Installation:
-    """Counts of one run of pip."""
-
     def __init__(self, pins: Path, site_packages: Path) -> None:
-        """Start before pip does; what is in place already does not count."""
+        # Must start before pip does: packages that are already installed do not count.
         lines = pins.read_text(encoding="utf-8").splitlines()
         self._pinned = sum("==" in line and not line.startswith("#") for line in lines)
         self._site = site_packages
         self._before = self._in_place()
         self._found: set[str] = set()
-        self.note = ""
-        """The package that came last."""
+        self.note = ""  #: the latest package
 
     def read(self, line: str) -> None:
-        """Take a line of pip's."""
         if found := re.match(r"\s*Collecting ([\w.-]+)", line):
             self.note = found[1]
             self._found.add(found[1].lower())
@@ -45,12 +41,11 @@ class Installation:
 
     @property
     def total(self) -> int:
-        """Twice the pinned packages: each is found once and put in place once."""
+        # Each pinned package is found once and installed once.
         return 2 * self._pinned
 
     @property
     def done(self) -> int:
-        """Packages found and packages in place."""
         return min(len(self._found) + self._in_place() - self._before, self.total)
 
     def _in_place(self) -> int:
@@ -69,7 +64,6 @@ def bar(done: int, total: int, seconds: float, note: str) -> str:
 
 
 def show(lines: Iterable[str], installation: Installation, out: TextIO) -> None:
-    """Draw until ``lines`` ends."""
     began, ended = time.monotonic(), threading.Event()
     terminal = out.isatty()
 

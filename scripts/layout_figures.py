@@ -19,36 +19,33 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lines(path: Path) -> int:
-    """Lines of a file."""
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
 def files(root: Path, *folders: str) -> list[Path]:
-    """Python files below some folders."""
     return sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
 
 
 def functions(modules: list[ast.Module]) -> Iterator[Function]:
-    """Every function and method."""
     for module in modules:
         yield from (node for node in ast.walk(module) if isinstance(node, Function))
 
 
 def parameters(function: Function) -> int:
-    """Parameters that a caller may pass, ``self`` left out."""
+    """Return the parameters that a caller may pass, without ``self``."""
     takes = function.args
     names = [one.arg for one in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)]
     return len(names) - (names[:1] in (["self"], ["cls"]))
 
 
 def code_lines(function: Function) -> int:
-    """Lines of a function's body, from its first statement behind the docstring."""
+    """Return the lines of a function's body after its docstring."""
     body = function.body[1:] if ast.get_docstring(function) else function.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
 def attributes(modules: list[ast.Module]) -> Iterator[int]:
-    """Number of attributes that each class's ``__init__`` sets."""
+    """Return the number of attributes that each class's ``__init__`` sets."""
     for module in modules:
         for node in ast.walk(module):
             if isinstance(node, Function) and node.name == "__init__":
@@ -58,7 +55,7 @@ def attributes(modules: list[ast.Module]) -> Iterator[int]:
 
 
 def generates(module: list[ast.Module]) -> int:
-    """Methods ``generate(self, request: TurnRequest)``."""
+    """Return the methods ``generate(self, request: TurnRequest)``."""
 
     def takes_a_turn(function: Function) -> bool:
         asked = [one for one in function.args.args if one.arg == "request" and one.annotation is not None]
@@ -68,7 +65,6 @@ def generates(module: list[ast.Module]) -> int:
 
 
 def figures(root: Path) -> dict[str, float]:
-    """The figures, each by its name."""
     product = files(root, *PRODUCT)
     modules = [ast.parse(path.read_text(encoding="utf-8")) for path in product]
     lengths = [lines(path) for path in product]
@@ -90,7 +86,6 @@ def figures(root: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--json", action="store_true", help="a JSON object instead of a table")

@@ -1,15 +1,15 @@
-"""Put one fault after another into a copy of the tree, and say which of them the tests notice.
+"""Plant one fault after another in a copy of the tree and report which faults the tests notice.
 
-A guarantee that no test would miss is none. ``tests/mutants.toml`` names faults of one line each in what
-the guarantees rest on, with the tests that must notice them; a fault that they let pass is a survivor.
+A guarantee without a test that can fail is worthless. ``tests/mutants.toml`` lists one-line faults in the code behind
+the guarantees, with the tests that must notice them; a fault that these tests miss is a survivor.
 
-    make test-mutants                      # all of them
+    make test-mutants                      # all faults
     make test-mutants MUTANTS="--only coin"
 
-The tree itself stays as it is: its files, those aside that git ignores, are copied once, into a temporary
-folder with an environment that imports the copy. A fault counts as noticed only where tests fail (pytest's
-exit status 1): tests that cannot be run, or a module that cannot be imported any more, are errors of the table.
-Status: 1 where a fault survived, 2 where the table is wrong.
+The tree itself stays unchanged: its files, except those that git ignores, are copied once into a temporary folder with
+an environment that imports the copy. A fault counts as noticed only if tests fail (pytest's exit status 1). Tests that
+cannot run, and modules that can no longer be imported, are errors of the table. Exit status: 1 if a fault survived, 2
+if the table is wrong.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("agents", "configs", "envs", "rewards", "spec_tree")
-"""Folders that are packages of ``turntree``."""
+PACKAGES = ("agents", "configs", "envs", "rewards", "spec_tree")  #: folders that are packages of ``turntree``
 MARKS = "not slow and not vllm and not sglang and not site and not interop"
-UNIMPORTABLE = 70
-"""Status of ``_RUN`` where the faulty module cannot be imported."""
+UNIMPORTABLE = 70  #: status of ``_RUN`` if the faulty module cannot be imported
 _RUN = f"""
 import importlib, sys, hypothesis, pytest
 phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # a smaller example would tell nothing more
@@ -50,30 +48,20 @@ sys.exit(pytest.main(sys.argv[2:]))
 
 
 class TableError(Exception):
-    """A fault that cannot be put in, or tests that cannot be run."""
+    """A fault that cannot be planted, or tests that cannot run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A fault of one line, and who must notice it."""
-
-    name: str
-    """What it does, as a sentence."""
-    file: str
-    """Relative to the tree."""
-    old: str
-    """Text that occurs once in the file."""
-    new: str
-    """What stands there instead."""
-    tests: tuple[str, ...]
-    """Files or node ids of pytest."""
-    select: str = ""
-    """pytest's ``-k``; empty for all."""
-    hangs: bool = False
-    """Whether the tests notice it by not coming to an end."""
+    name: str  #: the fault as a sentence
+    file: str  #: relative to the tree
+    old: str  #: text that occurs once in the file
+    new: str  #: its replacement
+    tests: tuple[str, ...]  #: files or node ids of pytest
+    select: str = ""  #: pytest's ``-k``; empty for all
+    hangs: bool = False  #: whether the tests notice the fault by hanging
 
     def applied(self, text: str) -> str:
-        """``text`` with the fault in it."""
         found = text.count(self.old)
         if found != 1 or self.old == self.new or "\n" in self.old + self.new:
             raise TableError(f"{self.name!r}: its text must be of one line, and once in {self.file}, not {found} times")
@@ -81,21 +69,18 @@ class Mutant:
 
 
 class Verdict(NamedTuple):
-    """The tests' verdict on a fault."""
-
     killed: bool
     by: str
     seconds: float
 
 
 def read_table(path: Path) -> list[Mutant]:
-    """The faults that ``path`` names."""
     rows = tomllib.loads(path.read_text())["mutant"]
     return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
 class Copy:
-    """The files of a tree beside an environment that imports them from there."""
+    """A copy of the tree and an environment that imports from the copy."""
 
     def __init__(self, tree: Path, folder: Path) -> None:
         self.folder, self.tree = folder, folder / "tree"
@@ -120,7 +105,7 @@ class Copy:
             raise TableError(f"turntree.{known} comes from {shown or 'nowhere'}, not from the copy")
 
     def run(self, mutant: Mutant | None, selection: list[str], seconds: float) -> tuple[int | None, str]:
-        """Status and output of pytest, ``None`` where it was stopped."""
+        """Return pytest's status and output; the status is ``None`` if it was stopped."""
         path = Path(mutant.file) if mutant else Path()
         module = ".".join(["turntree", *path.with_suffix("").parts]) if path.suffix == ".py" else ""
         arguments = [*selection, "-m", MARKS, "-x", "-q", "-p", "no:cacheprovider"]
@@ -145,7 +130,7 @@ class Copy:
                     process.communicate()
 
     def judge(self, mutant: Mutant, number: int, seconds: float) -> Verdict:
-        """Put the fault in, run its tests, and take it out again."""
+        """Plant the fault, run its tests, and remove the fault."""
         path = self.tree / mutant.file
         text, before = path.read_text(), path.stat()
         begun = time.monotonic()
@@ -166,7 +151,7 @@ class Copy:
 
 
 def _is_compiled(path: Path) -> bool:
-    """Whether kernels contain what ``path`` says, so that a fault in it must not replace what was compiled."""
+    # A fault in compiled kernels must not replace the compiled cache.
     text = path.read_text()
     return "numba" in text or "compiled import" in text or path.name == "layout.py"
 
@@ -176,7 +161,7 @@ def _selection(mutant: Mutant) -> list[str]:
 
 
 def check_without_faults(copy: Copy, mutants: list[Mutant]) -> None:
-    """Every test that is named passes as long as there is no fault."""
+    """Check that every named test passes without a fault."""
     whole = sorted({test for mutant in mutants if not mutant.select for test in mutant.tests})
     some = {tuple(_selection(mutant)) for mutant in mutants if mutant.select and not {*mutant.tests} <= {*whole}}
     for selection in filter(None, [whole, *map(list, sorted(some))]):
@@ -186,7 +171,6 @@ def check_without_faults(copy: Copy, mutants: list[Mutant]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judge the faults; the status to end with."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tree", type=Path, default=ROOT, help="a checkout")
     parser.add_argument("--only", default="", help="a part of the names of the faults to put in")

@@ -1,12 +1,11 @@
-"""Run parts of the tests side by side, each to its end whatever another one does, and sum them up: `make test`.
+"""Run parts of the tests in parallel, each to its end, and sum them up: `make test`.
 
     python scripts/run_tests.py PART... [-- NAME=VALUE...]    # parts are targets of the Makefile, the rest is make's
-    python scripts/run_tests.py --times PART...    # and what each file took goes to tests/cpu_seconds.toml
+    python scripts/run_tests.py --times PART...    # also writes each file's CPU seconds to tests/cpu_seconds.toml
 
-A third of the time a part waits for an engine or for Ray, so one more runs than there are processors. What a part
-prints goes to build/tests/PART.log; shown are how far each is, pytest's closing lines, and of a failure the test, its
-last words and the command that runs it alone.
-Nothing outside the standard library is imported.
+A part waits for an engine or Ray a third of the time, so there is one part more than processors. Each part's output
+goes to build/tests/PART.log. The terminal shows each part's progress and pytest's summary, and for a failure the test,
+its last lines and the command that reruns it. Nothing outside the standard library is imported.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ LOGS = Path("build/tests")
 TIMES = Path("tests/cpu_seconds.toml")
 RETELL, POLL = 120.0, 0.4
 """Seconds between two lines of how far the parts are, and between two looks at them."""
+#: variable with the file in which a part's tests name the running test; also marks the part's processes
 NOW = "TURNTREE_TEST_FILE"
-"""Variable that names the file in which a part's tests say whose turn it is, and by which its processes are known."""
-FIRST = "kernels"
-"""The part that runs before the others: it compiles what all of them would compile at the same time."""
-MEMORY = 5
-"""GB that a part may need: a training with its Ray, or engines in three processes."""
+FIRST = "kernels"  #: runs before the other parts: it compiles what all parts would compile at the same time
+MEMORY = 5  #: GB that a part may need: a training with its Ray, or engines in three processes
+#: measured duration of installing an environment on two cores
 INSTALLS = {"cpu": "2.4 GB, 3 minutes", "vllm-0.28": "0.9 GB, 1 minute", "vllm-0.24": "4.2 GB, 3 minutes"}
-"""What installing an environment took on two cores, where it was measured."""
 CLOSING = re.compile(r"^=+ (.* in [\d.]+s.*|no tests ran.*) =+$", re.MULTILINE)
 COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
 SKIP = re.compile(r"^SKIPPED \[(\d+)\] [^ ]+: (.*)$", re.MULTILINE)
@@ -46,7 +43,7 @@ WORDS, TAIL = 3, 15
 
 @dataclass
 class Part:
-    """One target of the Makefile, running or at its end."""
+    """One target of the Makefile, running or ended."""
 
     name: str
     log: Path
@@ -57,22 +54,21 @@ class Part:
 
     @property
     def text(self) -> str:
-        """What it has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def counts(self) -> Counter[str]:
-        """Tests by outcome, of all runs of pytest in it."""
+        # Tests by outcome, over all its runs of pytest.
         found = (COUNT.findall(line) for line in CLOSING.findall(self.text))
         return sum((Counter({kind: int(number) for number, kind in line}) for line in found), Counter[str]())
 
     @property
     def seconds(self) -> Counter[str]:
-        """CPU seconds by test file; what importing took is under ``imports``."""
+        # CPU seconds by test file; imports are counted under ``imports``.
         return self.account.seconds
 
     def look(self) -> bool:
-        """Count what its processes used since the last look; whether it has ended."""
+        """Count what its processes used since the last look; return whether it has ended."""
         ended = self.process.poll() is not None
         now = self.log.with_suffix(".now")
         self.account.look(now.read_text() if now.exists() else "imports")
@@ -80,13 +76,12 @@ class Part:
 
     @property
     def broken(self) -> dict[str, str]:
-        """Tests that failed, each with its last words."""
         text = self.text
         return {test: last_words(text, test) or words for test, words in BROKEN.findall(text)}
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly; that none of the chosen tests is of its kind is no failure."""
+        # A part without any selected test has not failed.
         none = re.search(r"^make.*Error 5$", self.text, re.MULTILINE)
         return self.process.returncode != 0 and not (none and not self.broken)
 
@@ -104,13 +99,12 @@ def last_words(text: str, test: str) -> str:
 
 
 def alone(part: str, test: str, assigned: Sequence[str]) -> str:
-    """The command that runs a failed test by itself, with all its parameters."""
+    """Return the command that reruns a failed test with all its parameters."""
     target = "test-fast" if part.startswith("test-fast") else part
     return shlex.join(["make", target, f"TESTS={test.partition('[')[0]}", *assigned])
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Environments that are not there yet."""
     found = [
         (name, subprocess.run(["scripts/venv.sh", "-n", name], capture_output=True, check=False)) for name in names
     ]
@@ -127,13 +121,12 @@ def at_once(processors: int, available: float) -> int:
 
 
 def available() -> float:
-    """GB of memory that programs may still take."""
+    # GB of memory.
     (line,) = (line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
     return int(line.split()[1]) / 1e6
 
 
 def run(parts: Sequence[str], assigned: Sequence[str], lanes: int) -> list[Part]:
-    """Run all parts, so many side by side, and tell how far they are."""
     LOGS.mkdir(parents=True, exist_ok=True)
     waiting, last_line = list(parts), time.monotonic()
     running: list[Part] = []
@@ -154,7 +147,6 @@ def run(parts: Sequence[str], assigned: Sequence[str], lanes: int) -> list[Part]
 
 
 def start(name: str, assigned: Sequence[str]) -> Part:
-    """Start a part."""
     print(f"{name} begins", flush=True)
     log = LOGS / f"{name}.log"
     now = log.with_suffix(".now").resolve()
@@ -167,13 +159,11 @@ def start(name: str, assigned: Sequence[str]) -> Part:
 
 
 def reached(text: str) -> str:
-    """How far the last run of pytest in a log is."""
     shares = re.findall(r"\[ *(\d+%)\]$", text, re.MULTILINE)
     return shares[-1] if shares else "begins"
 
 
 def tell_end(part: Part) -> None:
-    """Say at once how a part ended."""
     for closing in CLOSING.finditer(part.text):
         print(closing[0])
     how = "FAILED, the other parts go on" if part.failed else "done"
@@ -181,7 +171,6 @@ def tell_end(part: Part) -> None:
 
 
 def tell_all(ended: Sequence[Part], assigned: Sequence[str]) -> None:
-    """The reasons of skips, the failures, and the table."""
     skips: Counter[str] = Counter()
     for part in ended:
         for number, reason in SKIP.findall(part.text):
@@ -205,14 +194,13 @@ def tell_all(ended: Sequence[Part], assigned: Sequence[str]) -> None:
 
 
 def write_times(seconds: Counter[str]) -> None:
-    """Write what each file took, in whole seconds, below the lines that lead the table."""
+    """Write each file's whole CPU seconds below the comment lines at the head of the table."""
     head, mark, _ = TIMES.read_text().partition("[seconds]\n")
     files = sorted(path.as_posix() for path in Path("tests").rglob("test_*.py"))
     TIMES.write_text(head + mark + "".join(f'"{name}" = {round(seconds[name])}\n' for name in ["imports", *files]))
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what the command line names; 1 if a part failed."""
     parts = [word for word in words if "=" not in word and not word.startswith("--")]
     assigned = [word for word in words if "=" in word]
     engines = [

@@ -1,17 +1,16 @@
-"""For every test: its file, for who counts CPU seconds, logs beside failures, no clock in Hypothesis, and SGLang's
-stand-ins where SGLang is.
+"""Hooks for every test: CPU seconds by file, logs of failures, no deadlines in Hypothesis, SGLang's stand-ins.
 
-The stand-ins must be found before anything looks for torchvision.
+The stand-ins must be on the path before anything looks for torchvision.
 """
 
 import gc
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from containers import busybox_image  # noqa: F401
-from cpu_seconds import pytest_runtest_logstart  # noqa: F401
 from log_tails import pytest_runtest_makereport, where_logs_lie  # noqa: F401
 
 gc.disable()  # until all is collected: what imports create stays, and looking it through takes seconds
@@ -31,6 +30,12 @@ if find_spec("sglang") is not None:
     prepare()
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    # `make test` counts CPU seconds by the file that this variable names.
+    if "TURNTREE_TEST_FILE" in os.environ:
+        Path(os.environ["TURNTREE_TEST_FILE"]).write_text(nodeid.partition("::")[0])
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
@@ -38,7 +43,6 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def own_rewards() -> Iterator[None]:
-    """Rewards registered in a test are forgotten after it."""
     from turntree.rewards.registry import reward_names, unregister
 
     before = set(reward_names())

@@ -1,4 +1,4 @@
-"""The suite stays within its budget: tests/cpu_seconds.toml, which `make test-times` writes."""
+"""The suite stays within its CPU budget: tests/cpu_seconds.toml, which `make test-times` writes."""
 
 import os
 import subprocess
@@ -15,7 +15,6 @@ from cpu_account import Account  # noqa: E402
 
 
 def faults(taken: Mapping[str, Any], files: set[str]) -> list[str]:
-    """What is wrong with a table of seconds, for a suite of these files."""
     seconds: dict[str, int] = taken["seconds"]
     found = [f"{name}: not in tests/cpu_seconds.toml, take its CPU seconds" for name in sorted(files - seconds.keys())]
     found += [f"{name}: is gone, its row goes too" for name in sorted(seconds.keys() - files - {"imports"})]
@@ -36,8 +35,8 @@ def test_a_new_file_one_that_is_gone_and_a_sum_above_the_budget_are_named() -> N
 
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"
+#: a program that ends before the program that it started
 LEAVE = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {BURN + 'input()'!r}])"
-"""A program that ends before the one that it has started."""
 
 
 def test_seconds_of_all_that_inherited_a_variable_stay_counted() -> None:

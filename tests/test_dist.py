@@ -1,4 +1,4 @@
-"""What ``make dist`` builds: a wheel with every file, which runs in an environment that has nothing else."""
+"""``make dist`` builds a wheel with every file, which runs in an environment without anything else."""
 
 import os
 import shutil
@@ -25,14 +25,13 @@ STARTS = table(__file__, "starts")
 
 
 def shipped() -> set[str]:
-    """The files that an installation needs."""
     paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
     return {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that ``make dist`` fills, of a copy without what else lies in a checkout."""
+    # Built from a copy that lacks the untracked files of a checkout.
     copy = tmp_path_factory.mktemp("dist") / "turntree"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -67,7 +66,6 @@ def test_every_place_that_names_the_version_names_the_same() -> None:
 
 
 def installed(dist: Path, folder: Path, extra: str = "") -> Path:
-    """The programs of a new environment that has the wheel, with one extra or none, and nothing else."""
     venv.create(folder, with_pip=False)
     (wheel,) = dist.glob("*.whl")
     into = ["--python", str(folder / "bin/python"), "install", "--constraint", str(ROOT / "requirements/cpu.txt")]
@@ -105,8 +103,8 @@ def test_every_extra_is_started_or_has_an_environment_of_its_own() -> None:
 def test_an_extra_alone_has_all_that_it_is_for(dist: Path, tmp_path: Path, extra: str) -> None:
     there = installed(dist, tmp_path / "bare", f"[{extra}]")
     save_chat_llama(tmp_path / "MODEL", chatml_tokenizer())
-    places = {"SUPPORT": str(ROOT / "tests" / "support"), "README": str(ROOT / "README.md"), "HF_HUB_OFFLINE": "1"}
-    env = {**os.environ, **places, "PATH": f"{there}{os.pathsep}{os.environ['PATH']}"}
+    variables = {"SUPPORT": str(ROOT / "tests" / "support"), "README": str(ROOT / "README.md"), "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, **variables, "PATH": f"{there}{os.pathsep}{os.environ['PATH']}"}
     words = ["bash", "-ec", STARTS[extra]]
     done = subprocess.run(
         words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=patience(600), check=False

@@ -1,4 +1,4 @@
-"""What a GPU machine installs: the pins are verl's, and they can be resolved."""
+"""The pins of a GPU machine are verl's and can be resolved."""
 
 import os
 import re
@@ -12,8 +12,8 @@ from turntree.agents.commands.gpu_check import pins_of
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("vllm", "sglang")
+#: of the images in docker/; SGLang's wheel needs glibc 2.34
 PLATFORM = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_35")
-"""That of the images in docker/; SGLang's wheel wants glibc 2.34."""
 
 
 def lines(engine: str) -> list[str]:
@@ -25,7 +25,7 @@ def pins(engine: str) -> dict[str, str]:
 
 
 def noted(engine: str, word: str) -> list[str]:
-    """The lines that ``scripts/gpu_env.sh`` reads out of comments."""
+    # The lines that ``scripts/gpu_env.sh`` reads from comments.
     return [line.partition(": ")[2] for line in lines(engine) if line.startswith(f"# {word}: ")]
 
 
@@ -57,7 +57,6 @@ def test_flash_attention_is_the_wheel_for_that_torch_and_the_images_cuda_and_pyt
 
 @pytest.fixture(scope="module")
 def uv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The resolver, in an environment of its own."""
     folder = tmp_path_factory.mktemp("uv")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]

@@ -1,4 +1,4 @@
-"""The table of guarantees names tests that are there: ``tests/guarantees.toml``."""
+"""Every test in ``tests/guarantees.toml`` exists."""
 
 import ast
 import tomllib
@@ -20,7 +20,7 @@ def functions(path: Path) -> frozenset[str]:
 
 
 def problems(row: dict[str, Any], root: Path = ROOT) -> list[str]:
-    """What is wrong with a row: each guarantee has tests, and a control that fails where it is broken."""
+    """Return what is wrong with a row: a guarantee needs tests and a control that fails when it is broken."""
     found = [f"no {column}" for column in ("tests", "controls") if not row.get(column)]
     for test in (*row.get("tests", ()), *row.get("controls", ())):
         path, _, name = test.partition("::")

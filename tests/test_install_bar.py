@@ -1,4 +1,4 @@
-"""The bar of an installation: scripts/install_bar.py, which scripts/venv.sh pipes pip's output to."""
+"""The progress bar of an installation: scripts/venv.sh pipes pip's output to scripts/install_bar.py."""
 
 import io
 import subprocess
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def site(tmp_path):
-    """A folder of packages in which pip itself is already in place."""
+    # A folder of packages in which pip itself is already installed.
     folder = tmp_path / "site-packages"
     (folder / "pip-25.dist-info").mkdir(parents=True)
     return folder
@@ -35,7 +35,7 @@ def installation(tmp_path, site):
 
 
 def pip(site):
-    """What pip writes while it puts two packages in place, one of them named twice."""
+    # pip's output while it installs two packages, one of them listed twice.
     yield "Collecting numpy==2.0 (from x)\n"
     yield "  Collecting NumPy (from torch)\n"
     yield "Collecting torch==2.13\n"

@@ -1,4 +1,4 @@
-"""Check the layers: imports point down, and packages that promise few imports keep to them."""
+"""The layers: imports point down, and packages that promise to be light are light."""
 
 import ast
 import doctest
@@ -24,8 +24,7 @@ ALLOWED = {
     "envs": {"envs", "rewards"},
     "agents": {"agents", "envs", "rewards", "spec_tree", "configs"},
 }
-ENGINES = {"vllm", "sglang", "triton"}
-"""Engines that have environments of their own, and Triton, which is in some of these."""
+ENGINES = {"vllm", "sglang", "triton"}  #: engines with environments of their own, and Triton, which some of these have
 HEAVY = {"torch", "transformers", "verl", "vllm", "sglang", "ray"}
 
 
@@ -35,7 +34,7 @@ def import_nodes(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
 
 
 def imports(path: Path, *, members: bool = False) -> set[str]:
-    """Modules that a file imports, anywhere in it; with ``members`` also what it takes out of them, behind a dot."""
+    """Return the modules that a file imports anywhere; with ``members`` also the imported names."""
     names: set[str] = set()
     for node in import_nodes(path):
         if isinstance(node, ast.Import):
@@ -51,7 +50,7 @@ LAYERS = table(__file__, "layers")
 
 @cache
 def imported(root: Path, package: str) -> dict[str, set[str]]:
-    """Each module of a package with those of the package that it imports, as paths without suffix."""
+    """Return each module of a package with its imports from the package, as paths without suffix."""
     found: dict[str, set[str]] = {}
     modules = {path.relative_to(root / package).with_suffix("").as_posix() for path in (root / package).rglob("*.py")}
     for module in modules:
@@ -66,29 +65,29 @@ def imported(root: Path, package: str) -> dict[str, set[str]]:
 
 
 def upward(root: Path, package: str, layers: str) -> set[str]:
-    """Imports of a package that do not point down, and modules without a layer."""
-    layer = {part: n for n, line in enumerate(layers.strip().splitlines()) for part in line.split()}
+    """Return imports that do not point down, and modules without a layer."""
+    height = {layer: n for n, line in enumerate(layers.strip().splitlines()) for layer in line.split()}
 
-    def package_of(module: str) -> str:
-        while module and module not in layer:
+    def layer_of(module: str) -> str:
+        while module and module not in height:
             module = module.rpartition("/")[0]
         return module
 
     wrong = set()
     for module, names in imported(root, package).items():
-        part = package_of(module)
-        if not part:
-            wrong |= set() if module.endswith("__init__") else {f"{package}/{module} has no layer"}
+        layer = layer_of(module)
+        if not layer:
+            wrong |= set() if module.endswith("__init__") else {f"{package}/{module} is in no layer"}
             continue
         for name in names:
-            other = package_of(name)
-            if other and other != part and layer[other] >= layer[part]:
+            other = layer_of(name)
+            if other and other != layer and height[other] >= height[layer]:
                 wrong.add(f"{package}/{module} imports {package}/{name}")
     return wrong
 
 
 def circle(graph: dict[str, set[str]]) -> tuple[str, ...]:
-    """Modules that import each other around, or nothing."""
+    """Return a cycle of imports, or nothing."""
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -112,14 +111,14 @@ def test_the_rules_above_see_every_kind_of_import_and_every_circle(tmp_path):
     source = tmp_path / "m.py"
     source.write_text("import torch\ndef f():\n    from turntree.agents.loop.rollout import rollout\n")
     assert imports(source) == {"torch", "turntree.agents.loop.rollout"}
-    for folder in ("tree/low", "tree/high"):
+    for folder in ("pkg/low", "pkg/high"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "tree/low/stone.py").write_text("def f():\n    from turntree.tree.high import roof\n")
-    (tmp_path / "tree/high/roof.py").write_text("import turntree.tree.low.stone\n")
-    (tmp_path / "tree/garden.py").write_text("")
-    said = {"tree/garden has no layer", "tree/low/stone imports tree/high/roof"}
-    assert upward(tmp_path, "tree", "low\nhigh") == said
-    assert {*circle(imported(tmp_path, "tree"))} == {"high/roof", "low/stone"}
+    (tmp_path / "pkg/low/stone.py").write_text("def f():\n    from turntree.pkg.high import roof\n")
+    (tmp_path / "pkg/high/roof.py").write_text("import turntree.pkg.low.stone\n")
+    (tmp_path / "pkg/garden.py").write_text("")
+    wrong = {"pkg/garden is in no layer", "pkg/low/stone imports pkg/high/roof"}
+    assert upward(tmp_path, "pkg", "low\nhigh") == wrong
+    assert {*circle(imported(tmp_path, "pkg"))} == {"high/roof", "low/stone"}
 
 
 def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
@@ -127,19 +126,22 @@ def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
         for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
             modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
             assert len(modules) <= 15, (
-                f"{folder.relative_to(ROOT)} has {len(modules)} modules; move some into a subpackage"
+                f"{folder.relative_to(ROOT)} has {len(modules)} modules; move some to a package of their own"
             )
-            assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder}: what lives there?"
+            init = folder / "__init__.py"
+            assert ast.get_docstring(ast.parse(init.read_text())), (
+                f"{init} needs a docstring that describes the package"
+            )
 
 
 def grown(root: Path, bounds: dict[str, int]) -> dict[str, float]:
-    """The figures of the layout that are above their bounds."""
+    """Return the layout's figures that exceed their bounds."""
     found = runpy.run_path(str(ROOT / "scripts/layout_figures.py"))["figures"](root)
     return {name: found[name] for name, most in bounds.items() if found[name] > most}
 
 
 def test_the_code_does_not_grow_back() -> None:
-    """A bound goes down with the code; one that must go up says why in its commit."""
+    """Lower a bound when the code shrinks; raise one only with a reason in the commit message."""
     assert not grown(ROOT, table(__file__, "figures"))
 
 
@@ -166,7 +168,7 @@ def test_every_public_name_of_the_agents_is_there_and_no_other() -> None:
 
 
 def in_no_part(root: Path, engine: str) -> set[Path]:
-    """Test files with cases for an engine that the Makefile's part for it does not choose."""
+    """Return test files for an engine that no part of the Makefile selects."""
     said = ("--eval", f"files: ; @echo $({engine.upper()}_FILES)", "files")
     made = subprocess.check_output(("make", "-sf", ROOT / "Makefile", *said), cwd=root, text=True)
     mark = re.compile(rf"pytest\.mark\.{engine}\b|getattr\(\s*pytest\.mark\b")
@@ -205,7 +207,7 @@ def test_doctests(name):
 
 
 def test_only_deadlines_read_a_clock():
-    """A test that compared seconds would fail on a slower machine; deadlines follow the machine."""
+    """A test that compared seconds would fail on a slower machine; deadlines scale with the machine."""
     clocks = {"perf_counter", "monotonic", "process_time", "thread_time"}
     readers = set()
     for path in (ROOT / "tests").rglob("*.py"):

@@ -22,7 +22,7 @@ def test_linear_work_is_told_from_quadratic() -> None:
 
 
 def test_one_slow_run_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collection of garbage in the first run once made quadratic work look linear."""
+    """A garbage collection in the first run once made quadratic work look linear."""
     for slow in range(6):
         for power, linear in ((1, True), (2, False)):
             clock, calls = [0.0], [0]

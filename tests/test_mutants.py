@@ -1,4 +1,4 @@
-"""The table of faults can be put in, and its runner tells those that tests notice from those that they do not."""
+"""The planted faults apply, and their runner distinguishes noticed from unnoticed faults."""
 
 import re
 import subprocess
@@ -32,14 +32,13 @@ def test_every_fault_fits_its_file_and_names_tests_that_exist(mutants):
 
 
 def is_run(mutants, test):
-    """Whether the marks of the test's file let the runner take it."""
     marks = re.search(r"^pytestmark = .*", (ROOT / test.split("::")[0]).read_text(), re.MULTILINE)
     return not marks or not {*re.findall(r"mark\.(\w+)", marks[0])} & {*re.findall(r"not (\w+)", mutants.MARKS)}
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A tree with a sum whose test does not look at what it says of nothing."""
+    # A sum whose test does not check the empty case.
     root = tmp_path_factory.mktemp("tree")
     (root / "rewards").mkdir()
     (root / "tests").mkdir()
@@ -52,7 +51,7 @@ def tree(tmp_path_factory):
 
 
 def judged():
-    """Faults that are judged in one run: those with the same status, and of these those that may not end."""
+    # Faults of one run have the same status, and may all end or all not.
     found = {}
     for *fault, status, said in table(__file__, "faults"):
         found.setdefault((status, 1 if "while" in fault[1] else 300), []).append((*fault, said))

@@ -1,4 +1,4 @@
-"""What `make test` shows: scripts/run_tests.py runs every part to its end and sums them up."""
+"""scripts/run_tests.py (`make test`) runs every part to its end and sums up the results."""
 
 import doctest
 import os
@@ -17,7 +17,7 @@ import run_tests  # noqa: E402
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
-    """Status and output of three parts, of which the first fails in two tests and the second before pytest."""
+    # Three parts, of which the first fails in two tests and the second before pytest starts.
     root = tmp_path_factory.mktemp("checkout")
     (root / "scripts").mkdir()
     (root / "scripts" / "venv.sh").write_text('#!/bin/sh\n[ "$2" != vllm-0.28 ]\n')

@@ -1,5 +1,3 @@
-"""A table in a file that grows by cells: rows of a run take the place of those of the same batch size, others stay."""
-
 from __future__ import annotations
 
 import json
@@ -13,25 +11,28 @@ from common.script import keep
 
 
 class Cells:
-    """The rows of one machine, with every command that gave some of them."""
+    """The rows of one machine, and the commands that measured them.
+
+    New rows replace the rows of the same batch size.
+    """
 
     def __init__(self, file: Path | None, *, machine: str, how: str) -> None:
-        """Say what a run is before it measures.
+        """Describe a run before it measures.
 
         Args:
-            file: Where to, ``None`` to keep nothing.
+            file: Output, ``None`` to keep nothing.
             machine: Machine and versions.
-            how: What a reader must know of the figures.
+            how: What a reader must know about the figures.
 
         Raises:
-            ValueError: If the file holds rows of another machine.
+            ValueError: If the file has rows of another machine.
         """
         self._file, self._machine, self._how = file, machine, how
         if (there := self._read()["machine"]) != machine:
             raise ValueError(f"{file} holds rows of {there!r}, this is {machine!r}: name another file or move that one")
 
     def put(self, rows: Sequence[Any]) -> None:
-        """Write rows of some batch sizes, which are dataclasses; their order within an epoch stays."""
+        """Write rows (dataclasses) of some batch sizes; their order within an epoch stays."""
         if self._file is None:
             return
         old, new = self._read(), [asdict(row) for row in rows]

@@ -1,5 +1,3 @@
-"""Episodes side by side, as many at once as there are environments."""
-
 from __future__ import annotations
 
 import asyncio
@@ -12,7 +10,7 @@ from turntree.agents.episodes.episode import Episode
 def play_all(
     envs: Sequence[Any], jobs: Iterable[tuple[int, int]], play: Callable[[Any, int, int], Awaitable[Episode]]
 ) -> list[Episode]:
-    """The episode of each job, a task and a sample of it, played in an environment that is free."""
+    """Play each job, a task and sample, in a free environment; return the episodes in order."""
 
     async def every() -> list[Episode]:
         free = asyncio.Queue[Any]()

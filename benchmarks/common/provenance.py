@@ -1,5 +1,3 @@
-"""What a benchmark was run on and how, which each of them prints and writes beside its figures."""
-
 from __future__ import annotations
 
 import json
@@ -14,15 +12,14 @@ from turntree.agents.evaluation.machine import hardware, version_of
 
 
 def command_line() -> str:
-    """The command line of this process."""
     return shlex.join(["python", *sys.argv])
 
 
 def provenance(packages: Iterable[str], *, device: str = "cpu") -> dict[str, Any]:
-    """Machine, Python, versions and command.
+    """Return machine, Python, versions and command.
 
     Args:
-        packages: Distributions that the figures depend on; one that is not installed has the version "-".
+        packages: Distributions that affect the figures; one that is not installed has the version "-".
         device: Torch device.
     """
     return {
@@ -34,14 +31,14 @@ def provenance(packages: Iterable[str], *, device: str = "cpu") -> dict[str, Any
 
 
 def kept_from(file: Path | None, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What an earlier run left in a file, for one that goes on there; nothing where there is none.
+    """Return the results of an earlier run that this run continues; empty if there is no file.
 
     Args:
         file: Of the results.
-        about: What this run would write beside its figures; "settings" and "machine" must be those of the file.
+        about: The header of this run; "settings" and "machine" must equal those of the file.
 
     Raises:
-        SystemExit: If they are not.
+        SystemExit: If they differ.
     """
     if file is None or not file.exists():
         return {}

@@ -1,5 +1,3 @@
-"""How a script is called and what it leaves: its arguments, a table of what it found, a file of all figures."""
-
 from __future__ import annotations
 
 import argparse
@@ -15,19 +13,18 @@ from turntree.agents.files import write_whole
 
 
 def arguments(about: str | None, file: str = "--json") -> argparse.ArgumentParser:
-    """A parser that shows the head of the script and takes ``file``, where the figures go."""
+    """Return a parser that shows the script's docstring and takes ``file``, the path of the results."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(file, type=Path, help="keep the figures as JSON here")
     return parser
 
 
 def titled(about: Mapping[str, Any]) -> str:
-    """What stands above a table: machine, versions and command of ``provenance``."""
     return f"{about['machine']}; {about['versions']}\n{about['command']}"
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], words: Collection[str] = ()) -> None:
-    """Print a table, figures to the right and the columns ``words`` to the left."""
+    """Print a table, with numbers right-aligned and the columns ``words`` left-aligned."""
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, justify="left" if column in words else "right")
@@ -37,7 +34,7 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], word
 
 
 def keep(file: Path | None, figures: Mapping[str, Any]) -> None:
-    """Write the figures as JSON, whole or not at all; nothing where ``file`` is ``None``."""
+    """Write the figures as JSON, atomically; do nothing if ``file`` is ``None``."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")

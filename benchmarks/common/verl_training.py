@@ -1,5 +1,3 @@
-"""A real training by verl, as a benchmark asks for it."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from turntree.agents.verl.records.recording import RunFolder
 
 
 def trained(config: str, run: Path, steps: int, settings: Mapping[str, Any], *further: str) -> list[StepReport]:
-    """Train, and the report of each step.
+    """Train with verl and return the report of each step.
 
     Args:
         config: A configuration of ``turntree.configs``, or a YAML file.
@@ -21,7 +19,7 @@ def trained(config: str, run: Path, steps: int, settings: Mapping[str, Any], *fu
         further: Settings as on the command line.
 
     Raises:
-        RuntimeError: If verl did not train to the end.
+        RuntimeError: If verl did not finish the training.
     """
     reports: list[StepReport] = []
     own = {"turntree.run_dir": run, "trainer.total_training_steps": steps}

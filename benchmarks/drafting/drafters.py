@@ -37,8 +37,7 @@ from drafting.traces import Turn
 from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, SpecForest
 
 Tokens = NDArray[np.int32]
-Row = tuple[list[int], list[int]]
-"""Tokens of a drafted tree and their parents within the row, -1 at the root."""
+Row = tuple[list[int], list[int]]  #: tokens of a drafted tree and their parents within the row, -1 at the root
 
 
 class NotInstalled(ImportError):
@@ -47,27 +46,22 @@ class NotInstalled(ImportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a drafter is made for."""
-
-    budget: int = 16
-    """Nodes a row and step at most."""
-    end_tokens: frozenset[int] = frozenset()
-    """Tokens that end a turn, for drafters that ask for them."""
-    forest: dict[str, Any] = field(default_factory=dict)
-    """Settings of ``ForestConfig``, for turntree."""
+    budget: int = 16  #: nodes per row and step, at most
+    end_tokens: frozenset[int] = frozenset()  #: tokens that end a turn, for drafters that ask for them
+    forest: dict[str, Any] = field(default_factory=dict)  #: settings of ``ForestConfig``, for turntree
 
 
 class Drafter(Protocol):
-    """Proposes tokens for the live requests of an engine."""
+    """Propose tokens for the live requests of an engine."""
 
     def begin(self, states: Sequence[DialogueState], prompts: Sequence[Tokens]) -> list[int]:
         """Start requests and return their handles."""
 
     def draft(self, handles: Sequence[int], contexts: Sequence[Tokens]) -> Any:
-        """Propose continuations of ``contexts``: prompt and tokens sampled so far, one a row."""
+        """Propose continuations of ``contexts``: prompt and tokens sampled so far, one per row."""
 
     def rows(self, drafted: Any) -> list[Row]:
-        """What ``draft`` returned, as one tree a row. Not timed."""
+        """Convert the result of ``draft`` to one tree per row; not timed."""
 
     def commit(self, handles: Sequence[int], said: Sequence[list[int]], contexts: Sequence[Tokens]) -> None:
         """Take the tokens sampled since the last call; ``contexts`` end with them."""
@@ -79,12 +73,10 @@ class Drafter(Protocol):
         """Add finished turns."""
 
     def memory(self) -> int | None:
-        """Bytes held, where the library tells."""
+        """Return the bytes held, if the library reports them."""
 
 
 class Turntree:
-    """``SpecForest``, as an engine of this project drives it."""
-
     def __init__(
         self,
         setup: Setup,
@@ -94,14 +86,14 @@ class Turntree:
         width: Callable[[int], int] | None = None,
         forest: SpecForest | None = None,
     ) -> None:
-        """Make one that drafts trees, or chains.
+        """Draft trees, or chains.
 
         Args:
-            setup: What it is made for.
-            min_probability: Least estimated probability of a node.
-            chain: One child a node, as vLLM verifies.
-            width: Nodes a row, given the number of rows; those of ``setup`` where it is ``None``.
-            forest: A store that knows something; a new one where it is ``None``.
+            setup: Sizes and settings.
+            min_probability: Smallest estimated probability of a node.
+            chain: One child per node, as vLLM verifies.
+            width: Nodes per row, given the number of rows; ``None`` for the budget of ``setup``.
+            forest: A filled store; ``None`` for an empty one.
         """
         self.forest = forest or SpecForest(ForestConfig(end_tokens=setup.end_tokens, **setup.forest))
         self.width = width or (lambda rows: setup.budget)
@@ -138,7 +130,7 @@ class Turntree:
 
 
 class Arctic:
-    """The suffix tree of arctic-inference, called as vLLM's suffix proposer calls it."""
+    """arctic-inference's suffix tree, called as vLLM's suffix proposer calls it."""
 
     def __init__(
         self, setup: Setup, *, depth: int, factor: float, offset: float = 0.0, floor: float = 0.1, tree: bool = False
@@ -181,7 +173,7 @@ class Arctic:
             self.cache.stop_request(handle)
 
     def insert(self, turns: Sequence[Turn]) -> None:
-        """Into the tree that all requests share; a request of its own would insert twice."""
+        # Into the tree that all requests share: a request of its own would insert twice.
         for turn in turns:
             number = self.cache._generate_seq_id(next(self._handles))
             self.cache._global_tree.extend_ndarray(number, turn.tokens)
@@ -274,7 +266,7 @@ class VLLMNgram:
 
 
 def _sglang_corpus() -> Callable[..., Any]:
-    """SGLang's corpus without the rest of its package, which does not import where there is no GPU."""
+    # The rest of SGLang's package does not import without a GPU.
     os.environ.setdefault("CXX", "c++ -include cstddef")  # 0.5.12 names size_t before any header that has it
     if "sglang" not in sys.modules:
         found = importlib.util.find_spec("sglang")
@@ -304,6 +296,7 @@ def _sglang_utilities() -> ModuleType:
     return utilities
 
 
+#: "arctic default" has vLLM's settings, "arctic best" those that draft best on the recorded traces
 DRAFTERS: dict[str, Callable[[Setup], Drafter]] = {
     "turntree": Turntree,
     "arctic default": lambda setup: Arctic(setup, depth=24, factor=1.0),
@@ -312,19 +305,16 @@ DRAFTERS: dict[str, Callable[[Setup], Drafter]] = {
     "sglang prob": lambda setup: SGLang(setup, match="PROB"),
     "vllm ngram": VLLMNgram,
 }
-"""By name. "arctic default" has vLLM's settings, "arctic best" those that draft best on the recorded traces."""
 
+#: turntree without nodes below probability 0.2, timed next to "arctic default", which also drafts little
 LEAN = "turntree lean"
-"""turntree without what it holds less likely than 0.2, timed beside the others; "arctic default" drafts little, too."""
 TIMED: dict[str, Callable[[Setup], Drafter]] = {
     **DRAFTERS,
     LEAN: lambda setup: Turntree(setup, min_probability=0.2),
 }
-"""What is timed, by name."""
 
 
 def installed() -> tuple[list[str], dict[str, str]]:
-    """Names of the drafters at hand, and why the others are not."""
     missing: dict[str, str] = {}
     for name, make in DRAFTERS.items():
         try:

@@ -1,5 +1,3 @@
-"""What ``store.py`` measures, one function a figure. Nothing here prints."""
-
 from __future__ import annotations
 
 import os
@@ -21,15 +19,14 @@ from drafting.traces import Trace, Turn
 from turntree.agents.engines.drafting.step_bound import draft_length
 from turntree.spec_tree import DraftBatch, SpecForest
 
+#: maximum draft length by number of running turns, by name
 LENGTHS: dict[str, Callable[[int], int]] = {
     "8": lambda rows: 8,
     "16": lambda rows: 16,
     "32": lambda rows: 32,
     "rule": lambda rows: draft_length(rows, 32),
 }
-"""Greatest length of a draft by the number of running turns, by name."""
-BINS = 20
-"""Of the calibration error."""
+BINS = 20  #: of the calibration error
 
 COMPILE = """
 import time
@@ -60,20 +57,17 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def quality(name: str, trace: Trace, setup: Setup, *, batch: int) -> Replay:
-    """Replay ``trace`` from an empty store."""
+    # The store starts empty.
     return replay(DRAFTERS[name](setup), trace.turns, batch=batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualWork:
-    """turntree held to another drafter's verification work."""
+    """turntree limited to another drafter's verification work."""
 
-    min_probability: float
-    """The threshold that does it."""
-    drafted_per_forward_pass: float
-    """With it; at most 1 % above the other's."""
-    tokens_per_forward_pass: float
-    """With it."""
+    min_probability: float  #: the threshold that gives this work
+    drafted_per_forward_pass: float  #: at this threshold; at most 1 % above the other drafter's
+    tokens_per_forward_pass: float  #: at this threshold
 
 
 def equal_work(
@@ -107,22 +101,18 @@ def equal_work(
 
 @dataclass(slots=True, kw_only=True)
 class Speed:
-    """Medians over the repeats; each in wall time and CPU time of the process."""
+    """Medians over the repeats, in wall time and CPU time of the process."""
 
-    draft_us: tuple[float, float]
-    """Microseconds a row and step in ``draft``."""
-    commit_us: tuple[float, float]
-    """Microseconds a token in ``commit``."""
-    step_ms: tuple[float, float]
-    """Milliseconds an engine step, ``draft`` and ``commit``, of all rows."""
-    drafted: float
-    """Tokens drafted a row and step."""
+    draft_us: tuple[float, float]  #: microseconds per row and step in ``draft``
+    commit_us: tuple[float, float]  #: microseconds per token in ``commit``
+    step_ms: tuple[float, float]  #: milliseconds of ``draft`` and ``commit`` per engine step, all rows
+    drafted: float  #: drafted tokens per row and step
 
 
 def speed(
     names: Sequence[str], trace: Trace, setup: Setup, *, batch: int, repeats: int, most_steps: int
 ) -> dict[str, Speed]:
-    """Time full batches over the later turns of ``trace`` with the earlier ones stored; the sides take turns."""
+    """Time full batches over the later turns of ``trace`` with the earlier turns stored; drafters take turns."""
     first = max(0, min(len(trace.turns) // 2, len(trace.turns) - batch * 5 // 4))
     stored, rest = trace.turns[:first], trace.turns[first:]
     runs: dict[str, list[Replay]] = {name: [] for name in names}
@@ -146,13 +136,12 @@ def _speed(runs: list[Replay]) -> Speed:
 
 
 def filled(drafter: Drafter, turns: Iterable[Turn]) -> Drafter:
-    """``drafter`` after so many finished turns."""
     drafter.insert(list(turns))
     return drafter
 
 
 def insertion(names: Sequence[str], trace: Trace, setup: Setup, *, repeats: int) -> dict[str, tuple[float, float]]:
-    """Tokens a second, by wall and by CPU time, at which finished turns go in; the sides take turns."""
+    """Return the tokens per second at which finished turns are inserted, by wall and by CPU time."""
     clocks: dict[str, list[Clock]] = {name: [] for name in names}
     for _ in range(repeats):
         for name in names:
@@ -168,7 +157,6 @@ def insertion(names: Sequence[str], trace: Trace, setup: Setup, *, repeats: int)
 
 
 def together(traces: Sequence[Trace]) -> Trace:
-    """One trace with the turns of all."""
     return Trace(
         name="all together",
         turns=[turn for trace in traces for turn in trace.turns],
@@ -178,7 +166,7 @@ def together(traces: Sequence[Trace]) -> Trace:
 
 
 def hot_bytes(name: str, trace: Trace, setup: Setup) -> float | None:
-    """Bytes a token with all of ``trace`` stored and nothing evicted; ``None`` where the library does not tell."""
+    """Return the bytes per token with all of ``trace`` stored; ``None`` if the library does not report them."""
     positions = sum((len(turn.tokens) + 2 + 15) // 16 * 16 for turn in trace.turns) + 4096  # as turntree lays them out
     roomy = replace(setup, forest={**setup.forest, "max_tokens": positions, "rollouts_per_state": len(trace.turns)})
     memory = filled(DRAFTERS[name](roomy), trace.turns).memory()
@@ -186,7 +174,7 @@ def hot_bytes(name: str, trace: Trace, setup: Setup) -> float | None:
 
 
 def cold_bytes(trace: Trace, setup: Setup) -> float | None:
-    """Bytes a token of turntree's states without index, with room for half of ``trace``; ``None`` if it has none."""
+    """Return the bytes per token of turntree's states without index, with capacity for half of ``trace``."""
     tight = Turntree(replace(setup, forest={**setup.forest, "max_tokens": max(1, trace.tokens // 2)}))
     stats = filled(tight, trace.turns).forest.stats()  # type: ignore[attr-defined]
     tokens = getattr(stats, "cold_tokens", 0)
@@ -194,22 +182,16 @@ def cold_bytes(trace: Trace, setup: Setup) -> float | None:
 
 
 class SecondEpoch(NamedTuple):
-    """An epoch drafted from the one before."""
-
-    at_once: int
-    """Dialogues."""
-    floor: float
-    """Least estimated probability of a draft."""
-    length: str
-    """Of ``LENGTHS``."""
-    run: Replay
-    """The second epoch alone."""
+    at_once: int  #: dialogues
+    floor: float  #: smallest estimated probability of a draft
+    length: str  #: name in ``LENGTHS``
+    run: Replay  #: the second epoch alone
 
 
 def second_epoch(
     first: Trace, second: Trace, setup: Setup, *, at_once: Sequence[int], floors: Sequence[float]
 ) -> Iterator[SecondEpoch]:
-    """Replay ``first`` once, and ``second`` after it with chains of each of ``LENGTHS``."""
+    """Replay ``first``, then ``second`` with chains of each of ``LENGTHS``."""
     with tempfile.TemporaryDirectory() as folder:
         known = Path(folder) / "first.npz"
         drafter = Turntree(replace(setup, budget=8), min_probability=max(floors), chain=True)
@@ -221,7 +203,7 @@ def second_epoch(
 
 
 def calibration_error(trace: Trace, setup: Setup, *, batch: int) -> float:
-    """Expected calibration error of turntree's probabilities: a node is accepted if its whole path is."""
+    """Return the expected calibration error of turntree's probabilities; a node counts with its whole path."""
     counts, predicted, observed = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
 
     def watch(drafted: DraftBatch, paths: list[list[int]]) -> None:
@@ -240,16 +222,13 @@ def calibration_error(trace: Trace, setup: Setup, *, batch: int) -> float:
 class Compilation:
     """Seconds of a fresh process."""
 
-    imported: float
-    """Importing the store."""
-    warm_up: float
-    """``warm_up``, which compiles or loads all kernels."""
-    all_calls: float
-    """That, and the first ``insert``, ``begin``, ``draft``, ``commit``, ``end`` and ``stats``."""
+    imported: float  #: importing the store
+    warm_up: float  #: ``warm_up``, which compiles or loads all kernels
+    all_calls: float  #: plus the first ``insert``, ``begin``, ``draft``, ``commit``, ``end`` and ``stats``
 
 
 def compilation() -> tuple[Compilation, Compilation]:
-    """Measure the first calls with nothing compiled, and again in a second process that finds it compiled."""
+    """Measure the first calls without compiled kernels, then in a second process that finds them compiled."""
     with tempfile.TemporaryDirectory() as cache:
         environment: dict[str, Any] = {**os.environ, "NUMBA_CACHE_DIR": cache}
         runs = []

@@ -1,7 +1,7 @@
-"""Replay turns against a drafter, as an engine would have met them.
+"""Replay turns against a drafter, as an engine would have played them.
 
-The recorded turn is the target: a draft is accepted as far as it agrees, and each verify step emits one token more.
-Only ``draft`` and ``commit`` are timed: what a drafter does with the prompt of a new request is not.
+The recorded turn is the target: a draft is accepted as far as it agrees, and each verify step emits one more token.
+Only ``draft`` and ``commit`` are timed; a drafter's work on the prompt of a new request is not.
 """
 
 from __future__ import annotations
@@ -18,22 +18,16 @@ import numpy as np
 from drafting.drafters import Drafter, Tokens
 from drafting.traces import Turn
 
-Watch = Callable[[Any, list[list[int]]], None]
-"""Called with what was drafted and the accepted nodes of each row."""
+Watch = Callable[[Any, list[list[int]]], None]  #: called with the drafts and the accepted nodes of each row
 
 
 @dataclass(slots=True, kw_only=True)
 class Clock:
-    """Seconds spent within ``running``."""
-
     wall: float = 0.0
-    """Wall time."""
     cpu: float = 0.0
-    """CPU time of the process, all threads."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the body."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.cpu += time.process_time() - cpu
@@ -42,20 +36,14 @@ class Clock:
 
 @dataclass(slots=True, kw_only=True)
 class Replay:
-    """What a replay counted. A step here is one row's share of an engine step."""
+    """Counters of a replay; a step is one row's part of an engine step."""
 
-    steps: int = 0
-    """Verify steps, one for each live row."""
-    rounds: int = 0
-    """Engine steps, one for all rows."""
+    steps: int = 0  #: verify steps, one per live row
+    rounds: int = 0  #: engine steps, one for all rows
     emitted: int = 0
-    """Tokens sampled."""
     drafted: int = 0
-    """Tokens drafted."""
     draft: Clock = field(default_factory=Clock)
-    """Time in ``draft``."""
     commit: Clock = field(default_factory=Clock)
-    """Time in ``commit``."""
 
     @property
     def tokens_per_forward_pass(self) -> float:
@@ -70,11 +58,9 @@ class Replay:
 class _Live:
     handle: int
     sequence: Tokens
-    """Prompt and target."""
     target: list[int]
     prompt: int
     rest: list[Turn]
-    """Later turns of its dialogue."""
     done: int = 0
 
     @property
@@ -86,7 +72,7 @@ class _Live:
 
 
 def accepted(tokens: Sequence[int], parents: Sequence[int], target: Sequence[int], start: int = 0) -> list[int]:
-    """Nodes of a drafted tree along which it agrees with ``target[start:]``, from the root down.
+    """Return the nodes along which a drafted tree agrees with ``target[start:]``, from the root down.
 
     Parents come before children and siblings are distinct, so one pass finds the path.
     """
@@ -113,16 +99,16 @@ def replay(
     dialogues: bool = False,
     watch: Watch | None = None,
 ) -> Replay:
-    """Replay ``turns``, ``batch`` at a time; a turn that ends makes room for the next one.
+    """Replay ``turns``, ``batch`` at a time.
 
     Args:
-        drafter: What drafts; it keeps what it has learnt.
+        drafter: The drafter, which keeps what it has learnt.
         turns: The targets, in order.
         batch: Live turns at most.
         full: Stop as soon as fewer than ``batch`` are left (for timings at one batch size).
-        most_steps: Stop after so many steps.
-        dialogues: A turn begins when the one before it in its dialogue has ended, as in a rollout; else at once.
-        watch: Sees every draft and its accepted nodes.
+        most_steps: Stop after this many steps.
+        dialogues: A turn begins when the previous turn of its dialogue has ended, as in a rollout; else at once.
+        watch: Receives every draft and its accepted nodes.
     """
     waiting = _dialogues(turns) if dialogues else ([turn] for turn in turns)
     live: list[_Live] = []
@@ -148,7 +134,6 @@ def _dialogues(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
 
 
 def _step(drafter: Drafter, live: list[_Live], counts: Replay, watch: Watch | None) -> list[_Live]:
-    """Draft, verify and commit once; the rows that go on."""
     handles = [row.handle for row in live]
     contexts = [row.context() for row in live]
     with counts.draft.running():

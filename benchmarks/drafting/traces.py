@@ -1,7 +1,7 @@
-"""Recorded turns to replay: who says what, where.
+"""Recorded turns to replay.
 
-A turn is one request: all token ids before it are its prompt. Each trace gives its first states, in two halves of every
-other state: parameters are chosen on ``select`` and figures are given on ``report``.
+A turn is one request: all token ids before it are its prompt. Each trace gives its first states, split into two halves
+of every other state: parameters are chosen on ``select`` and figures are reported on ``report``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from turntree.spec_tree import DialogueState
 
 Half = Literal["select", "report", "all"]
 
+#: trace -> starting states of dialogues that are replayed, both halves together
 TRACES = {
     "math_cot_100x8": 40,
     "gsm8k_1319x4": 150,
@@ -28,7 +29,7 @@ TRACES = {
     "tau_airline_50x4": 25,
     "tot_text_100x10": 15,
 }
-"""Trace -> dialogues' starting states that are replayed, both halves together."""
+#: trace -> tries at each state: first of one epoch, first of the next, end of that
 EPOCHS = {
     "math_cot_100x8": (0, 4, 8),
     "tau_airline_50x4": (0, 2, 4),
@@ -36,44 +37,30 @@ EPOCHS = {
     "tot_text_100x10": (0, 3, 8),
     "game24_100x40": (0, 8, 16),
 }
-"""Trace -> of the tries at each state, the first of one epoch, the first of the next, and where that ends."""
-RECORDED = {"demo": 32, "smollm2": 8}
-"""The same of the training runs whose traces are part of the repository."""
+RECORDED = {"demo": 32, "smollm2": 8}  #: as ``EPOCHS``, for the traces that are part of the repository
 RECORDED_FOLDER = Path(__file__).resolve().parents[1] / "recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One sampled turn."""
-
     state: DialogueState
-    """Where it spoke."""
-    prompt: NDArray[np.int32]
-    """All token ids before the turn, shape (prompt,)."""
-    tokens: NDArray[np.int32]
-    """Its tokens, shape (tokens,)."""
-    start: int
-    """Number of the dialogue's starting state."""
-    sample: int
-    """Which try at that state, counted over the epochs from 0."""
+    prompt: NDArray[np.int32]  #: all token ids before the turn, shape (prompt,)
+    tokens: NDArray[np.int32]  #: shape (tokens,)
+    start: int  #: number of the dialogue's starting state
+    sample: int  #: number of the try at that state, counted over the epochs from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Turns in the order in which a trainer would have seen them: epoch, sample, state."""
+    """Turns in a trainer's order: epoch, sample, state."""
 
     name: str
-    """File name without its ending."""
     turns: list[Turn]
-    """The turns of the chosen states."""
-    end_tokens: frozenset[int]
-    """The token that ends every sequence, where there is just one."""
+    end_tokens: frozenset[int]  #: the token that ends every sequence, if there is exactly one
     vocab: int
-    """Number of token ids."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that the policy sampled."""
         return sum(len(turn.tokens) for turn in self.turns)
 
 
@@ -82,7 +69,7 @@ class NoTraces(LookupError):
 
 
 def folder(given: Path | None = None) -> Path:
-    """The folder of the traces: below ``given``, else $TURNTREE_DATA, else ../shared of the repository.
+    """Return the folder of the traces: below ``given``, else $TURNTREE_DATA, else ../shared of the repository.
 
     Raises:
         NoTraces: If there is none.
@@ -98,21 +85,20 @@ def folder(given: Path | None = None) -> Path:
 
 
 def find(name: str, data: Path | None = None) -> Path:
-    """The file of a trace: of the repository, or of the folder of the recorded traces.
+    """Return the file of a trace, in the repository or in the folder of the recorded traces.
 
     Raises:
-        NoTraces: If it is not of the repository and there is no such folder.
+        NoTraces: If it is in neither.
     """
     return (RECORDED_FOLDER if name in RECORDED else folder(data)) / f"{name}.npz"
 
 
 def half_of(states: NDArray[np.int32], half: Half) -> NDArray[np.int32]:
-    """Every other state: the first, third, ... for ``select``; the second, fourth, ... for ``report``."""
+    # The first, third, ... state for ``select``; the second, fourth, ... for ``report``.
     return {"select": states[::2], "report": states[1::2], "all": states}[half]
 
 
 def load(path: Path, *, states: int, half: Half = "all") -> Trace:
-    """Read the turns of the first ``states`` states of a trace, or of half of them."""
     with np.load(path) as file:
         data = {name: file[name] for name in file.files}
     chosen = np.flatnonzero(np.isin(data["state"], half_of(np.unique(data["state"])[:states], half)))
@@ -135,7 +121,7 @@ def load(path: Path, *, states: int, half: Half = "all") -> Trace:
 
 
 def epochs(path: Path) -> tuple[Trace, Trace]:
-    """Two epochs of a trace with all its states, the tries at a state side by side, as a trainer asks for them."""
+    """Return two epochs of a trace with all its states, the tries at a state side by side."""
     whole, (first, second, end) = load(path, states=1 << 30), EPOCHS[path.stem]
 
     def between(first: int, end: int) -> Trace:
@@ -154,14 +140,14 @@ def split(
     sample: int,
     env: str,
 ) -> list[Turn]:
-    """The turns of one dialogue.
+    """Return the turns of one dialogue.
 
     Args:
         prompt: Token ids before the dialogue, shape (prompt,).
         said: Token ids of the dialogue, shape (tokens,).
-        mask: 1 where the policy spoke, shape (tokens,).
+        mask: 1 where the policy sampled, shape (tokens,).
         start: Number of the starting state.
-        sample: Which try at it.
+        sample: Number of the try at it.
         env: Environment id.
     """
     tokens = np.ascontiguousarray(np.concatenate([prompt, said]), np.int32)
@@ -176,10 +162,10 @@ def split(
 
 
 def generated(*, steps: int = 8, states: int = 32, samples: int = 8, seed: int = 0) -> Trace:
-    """Short turns of 5 to 40 tokens over 32 tokens: every step visits the same states again.
+    """Generate short turns of 5 to 40 tokens over 32 tokens; every step visits the same states again.
 
-    Each state has a few ways to speak, made of pieces that all states share; a sample takes one
-    and slips now and then, after which it goes on or changes to another way.
+    Each state has a few answers, made of pieces that all states share. A sample takes one answer and sometimes slips,
+    after which it continues or changes to another answer.
     """
     rng = random.Random(seed)
     pieces = [[rng.randrange(31) for _ in range(rng.randint(2, 6))] for _ in range(24)]

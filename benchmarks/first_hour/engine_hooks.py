@@ -1,11 +1,11 @@
-"""Recorded turns played by a real engine, and a line for each of its steps; loaded in the engine's own processes.
+"""Play recorded turns with a real engine and write a line per step; loaded in the engine's own processes.
 
-At each position of a recorded turn the recorded token gets a logit above all others before anything is sampled, so that
-every way of sampling and every verification of drafts gives that token and works as much as ever. The engines load it
-by their entry points for plugins, which ``hooked`` writes into a folder beside no installation; it works with vLLM's
-first model runner (0.24, 0.28) and SGLang (0.5.12). Requests say by turntree's seed which turn they play.
+At each position of a recorded turn, the recorded token gets a logit above all others before sampling, so every sampler
+and every verification of drafts yields it at its usual cost. The engines load this module through plugin entry points
+that ``hooked`` writes into a temporary folder. Supported: vLLM's first model runner (0.24, 0.28) and SGLang (0.5.12).
+turntree's seed of a request identifies its turn.
 
-Not covered: several ranks, of which each writes a file of steps.
+Not covered: several ranks, each of which would write a file of steps.
 """
 
 from __future__ import annotations
@@ -26,19 +26,15 @@ from torch import Tensor
 
 from turntree.agents.engines.request_wire import seed_of
 
-FOLDER = "TURNTREE_RECORDED_TURNS"
-"""Environment variable: folder of the turns and of the files of steps."""
-PLUGIN = "recorded_turns"
-"""Name of the entry points."""
+FOLDER = "TURNTREE_RECORDED_TURNS"  #: environment variable with the folder of the turns and of the files of steps
+PLUGIN = "recorded_turns"  #: name of the entry points
+#: monotonic seconds, requests, tokens and drafts of the pass (SGLang's with padding), graph mode
 STEP = ("at", "requests", "tokens", "drafts", "mode")
-"""Columns of a file of steps: monotonic seconds, requests, tokens of the pass, drafts among them (of SGLang with its
-padding), graph mode; ``READ`` is a pass of SGLang over prompts alone."""
 _SURE = 1e4
-"""A logit beside which the others have probability 0."""
 
 
 def hooked(folder: Path, turns: Sequence[Turn]) -> None:
-    """Let engines that this process starts play ``turns``, of which each is named by its index as seed."""
+    """Let engines that this process starts play ``turns``; a request's seed is the index of its turn."""
     save(folder, turns)
     package = folder / f"{PLUGIN}-0.dist-info"
     package.mkdir(exist_ok=True)
@@ -53,7 +49,6 @@ def hooked(folder: Path, turns: Sequence[Turn]) -> None:
 
 
 def save(folder: Path, turns: Sequence[Turn]) -> None:
-    """Write what ``Recorded`` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     tokens = np.concatenate([turn.tokens for turn in turns])
     offsets = np.cumsum([0, *(len(turn.tokens) for turn in turns)])
@@ -69,7 +64,7 @@ class Recorded:
             self._parts = {name: torch.from_numpy(file[name]) for name in file.files}
 
     def force(self, logits: Tensor, turns: Tensor, positions: Tensor) -> None:
-        """Make the recorded tokens certain; the device is not waited for.
+        """Make the recorded tokens certain, without waiting for the device.
 
         Args:
             logits: Changed in place, shape (rows, vocabulary).
@@ -89,8 +84,6 @@ class Recorded:
 
 
 class Steps:
-    """Writes a line a step, read while the engine runs."""
-
     def __init__(self, folder: Path) -> None:
         self._name = folder / f"steps-{os.getpid()}.csv"
         self._file: Any = None
@@ -103,7 +96,7 @@ class Steps:
 
 
 def in_vllm() -> None:
-    """Wrap the sampling of vLLM's first model runner. Calling it again changes nothing."""
+    """Wrap the sampling of vLLM's first model runner; a second call changes nothing."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     if hasattr(GPUModelRunner, PLUGIN):
@@ -143,7 +136,7 @@ def in_vllm() -> None:
 
 
 def in_sglang() -> None:
-    """Wrap the forward pass of SGLang. Calling it again changes nothing."""
+    """Wrap the forward pass of SGLang; a second call changes nothing."""
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.model_executor.model_runner import ModelRunner
 

@@ -1,8 +1,7 @@
-"""What an engine promises, shown on this device: a tiny random Llama in float32 beside transformers in float64.
+"""Check an engine's guarantees on this device: a tiny random Llama in float32 against transformers in float64.
 
-The claims are those of the tests of every engine (``tests/support/engine_checks.py``), as figures with controls: on
-a device on which nobody has run them, how far off a figure is says more than that a test failed. Rows of whole turns
-used again are those of ``exactness.py --engine``.
+The claims are those of ``tests/support/engine_checks.py``, as figures with controls: on a new device, the size of a
+deviation says more than a failed test. ``exactness.py --engine`` has the rows of reused whole turns.
 """
 
 from __future__ import annotations
@@ -30,16 +29,13 @@ from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama
 
 CONTEXT, AT_ONCE, DRAWN = 128, 64, 3
-CLOSE = 1e-3
-"""How far a log-probability in float32 may be from the reference's."""
-LEAST = 0.02
-"""Estimated probability from which a token is drafted."""
-COLDER = 0.7
-"""Temperature of the controls."""
+CLOSE = 1e-3  #: tolerance of float32 log-probabilities against the reference
+LEAST = 0.02  #: smallest estimated probability of a drafted token
+COLDER = 0.7  #: temperature of the controls
 
 
 def rows(setting: Setting, name: str) -> list[Row]:
-    """The claims; with chance in it is only the second, whose seeds are fresh."""
+    # Only the second claim involves chance; its seeds are fresh.
     return asyncio.run(_rows(setting, EngineName(name)))
 
 
@@ -131,7 +127,7 @@ def _row(claim: Claim) -> Row:
 
 @asynccontextmanager
 async def _opened(setting: Setting, name: EngineName, model: Path, *, drafts: bool) -> AsyncIterator[Any]:
-    """The engine; with drafts it makes all that it can, whether they pay or not."""
+    # With drafts, the engine drafts all it can, whether it pays or not.
     if name is EngineName.LOCAL:
         speculation = Speculation(adaptive=False, min_probability=LEAST) if drafts else None
         size = {"max_batch": AT_ONCE, "max_context": CONTEXT, "dtype": "float32", "device": setting.device}

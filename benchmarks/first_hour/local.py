@@ -1,5 +1,3 @@
-"""The local engine with and without trees, and what a step of it launches."""
-
 from __future__ import annotations
 
 from argparse import Namespace
@@ -21,12 +19,10 @@ from turntree.spec_tree import ForestConfig, SpecForest
 
 
 def sharp_rows(setting: Setting) -> list[Row]:
-    """Of the large model."""
     return _rows(setting, models.sharp(setting), models.temperature_of(setting))
 
 
 def trained_rows(setting: Setting) -> list[Row]:
-    """Of the small one that has learnt something."""
     return _rows(setting, models.trained(setting), 1.0)
 
 
@@ -49,7 +45,6 @@ def _asked(model: Path, batch: int) -> tuple[list[list[int]], list[int]]:
 
 
 def launch_rows(setting: Setting) -> list[Row]:
-    """Launches of a step as the batch grows, plain and with eight drafted nodes a request."""
     model, found = models.sharp(setting), []
     policy = Policy.load(str(model), dtype=setting.dtype, device=setting.device)
     for batch in setting.of((16, 256), (2, 8)):

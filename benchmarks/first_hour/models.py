@@ -1,9 +1,9 @@
-"""The models of the stages, made without a network, each with prompts of its own (``prompts.json`` beside it).
+"""The models of the stages, made without a network; ``prompts.json`` next to each has its prompts.
 
-``sharp`` has the shape of a model of 1.5 billion parameters and random weights, its output scaled up: at a low
-temperature, samples after the same prompt begin alike, so that there is something to draft. ``trained`` is small, has
-learnt a few texts with a choice here and there, and is widened by layers that add nothing: a step costs something, and
-drafts are accepted as long as no choice comes.
+``sharp`` has the shape of a model of 1.5 billion parameters and random weights with scaled-up output: at a low
+temperature, samples of a prompt begin alike, so that drafts are possible. ``trained`` is a small model that has learnt
+a few texts with occasional choices, widened by layers that add nothing: a step costs something, and drafts are accepted
+up to the next choice.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from first_hour.setting import Row, Setting
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from tiny_llama import random_llama
 
+#: Qwen2.5-1.5B's shape
 LARGE = {
     "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
     "num_key_value_heads": 2, "max_position_embeddings": 16384,
 }  # fmt: skip
-"""Qwen2.5-1.5B's."""
 SMALL = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "max_position_embeddings": 4096,
@@ -38,18 +38,13 @@ TRAINED = {
     "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4,
     "max_position_embeddings": 1024,
 }  # fmt: skip
-TASKS = 32
-"""Prompts of a model."""
-PROMPT, ANSWER, WORDS = 24, 48, 256
-"""Tokens of a prompt and of an answer that is learnt, and how many tokens there are."""
-CHOICE = 12
-"""Every so many tokens of an answer there are two ways on."""
-LEARNT = 0.15
-"""Loss at which the answers are learnt; the choices alone are 0.06."""
+TASKS = 32  #: prompts per model
+PROMPT, ANSWER, WORDS = 24, 48, 256  #: tokens per prompt and learnt answer; vocabulary
+CHOICE = 12  #: an answer can continue in two ways after each of these many tokens
+LEARNT = 0.15  #: loss at which training ends; the choices alone give 0.06
 
 
 def rows(setting: Setting) -> list[Row]:
-    """Make the models, so that no other stage waits for them."""
     found = []
     for make in (sharp, trained):
         began = time.monotonic()
@@ -60,7 +55,6 @@ def rows(setting: Setting) -> list[Row]:
 
 
 def sharp(setting: Setting) -> Path:
-    """The given model, or one of random weights."""
     if setting.model is not None:
         return setting.model
     folder, vocabulary = setting.folder / "models" / "sharp", setting.of(151_936, 512)
@@ -81,7 +75,6 @@ def sharp(setting: Setting) -> Path:
 
 
 def trained(setting: Setting) -> Path:
-    """A small model that is trained here, for a minute."""
     from trained.snapshots import widened
 
     folder = setting.folder / "models" / "trained"
@@ -93,7 +86,6 @@ def trained(setting: Setting) -> Path:
 
 
 def _taught(tasks: int, shape: dict[str, int], device: str, *, seconds: float) -> tuple[Any, NDArray[np.int64]]:
-    """A model that has learnt an answer to each prompt, and the prompts, shape (tasks, PROMPT)."""
     rng = np.random.default_rng(0)
     prompts = rng.integers(3, WORDS, (tasks, PROMPT))
     ways = rng.integers(3, WORDS, (tasks, 2, ANSWER))
@@ -115,7 +107,7 @@ def _taught(tasks: int, shape: dict[str, int], device: str, *, seconds: float) -
 
 
 def prompts_of(model: Path) -> list[list[int]]:
-    """Token ids of prompts; of a model that was not made here, of questions in its own chat template."""
+    # A given model gets questions in its own chat template.
     if (model / "prompts.json").exists():
         found: list[list[int]] = json.loads((model / "prompts.json").read_text())
         return found
@@ -126,7 +118,7 @@ def prompts_of(model: Path) -> list[list[int]]:
 
 
 def temperature_of(setting: Setting) -> float:
-    """At which ``sharp`` is played: as in a training, or so that random weights repeat themselves."""
+    # As in a training, or low enough that random weights repeat themselves.
     return 0.3 if setting.model is None else 1.0
 
 

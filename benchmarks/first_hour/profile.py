@@ -1,5 +1,3 @@
-"""Launches of an engine's step and the device's busy share, by torch's profiler."""
-
 from __future__ import annotations
 
 import time
@@ -14,10 +12,10 @@ _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchroniz
 
 
 def profiled(run: Callable[[], int], device: str) -> Row:
-    """Run something and count what its steps launched; on the CPU, operators that PyTorch called itself.
+    """Count what the steps of ``run`` launch; on the CPU, count the operators that PyTorch calls.
 
     Args:
-        run: Returns how many steps it took. Profiling slows it: its own time says nothing.
+        run: Returns how many steps it took. Profiling slows it down: do not use its time.
         device: Torch device.
     """
     from torch.profiler import ProfilerActivity, profile

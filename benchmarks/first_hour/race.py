@@ -1,5 +1,3 @@
-"""The seeded race at the sizes of a step, beside what drawing without seeds costs."""
-
 from __future__ import annotations
 
 import time
@@ -14,12 +12,11 @@ from first_hour.profile import profiled
 from first_hour.setting import Row, Setting
 from turntree.agents.engines.drafting.race import race, race_by_tensors
 
-CHECKED = 64
-"""Rows of which the CPU's winners are compared."""
+CHECKED = 64  #: rows whose winners are compared with the CPU's
 
 
 def rows(setting: Setting) -> list[Row]:
-    """Milliseconds a call: 256 rows are a plain step, 2,304 one of nine positions a request."""
+    """Return milliseconds per call: 256 rows are a plain step, 2,304 have nine positions per request."""
     vocabulary, repeats = setting.of(151_936, 4096), setting.of(20, 3)
     return [_row(setting, count, vocabulary, repeats) for count in setting.of((256, 2304), (8, 72))]
 
@@ -29,26 +26,26 @@ def _row(setting: Setting, count: int, vocabulary: int, repeats: int) -> Row:
     law = torch.randn(count, vocabulary, device=setting.device).mul_(4).softmax(-1)
     rng = np.random.default_rng(0)
     seeds = rng.integers(0, 1 << 63, count).astype(np.uint64)
-    places = rng.integers(0, 1000, count)
+    positions = rng.integers(0, 1000, count)
     noise = torch.empty_like(law)
 
     def unseeded() -> Any:  # as engines draw without seeds
         return law.div(noise.exponential_()).argmax(-1)
 
-    drawn = race(law, seeds, places)
+    drawn = race(law, seeds, positions)
     few = slice(0, CHECKED)
-    wrong = (drawn[few].cpu() != race(law[few].cpu(), seeds[few], places[few])).sum()
+    wrong = (drawn[few].cpu() != race(law[few].cpu(), seeds[few], positions[few])).sum()
     milliseconds = {
         name: _milliseconds(draw, repeats, setting.device)
         for name, draw in (
-            ("race ms", lambda: race(law, seeds, places)),
-            ("by tensors ms", lambda: race_by_tensors(law, seeds, places)),
+            ("race ms", lambda: race(law, seeds, positions)),
+            ("by tensors ms", lambda: race_by_tensors(law, seeds, positions)),
             ("unseeded ms", unseeded),
         )
     }
 
     def once() -> int:
-        race(law, seeds, places)
+        race(law, seeds, positions)
         return 1
 
     return {

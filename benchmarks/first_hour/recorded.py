@@ -1,7 +1,7 @@
-"""Recorded dialogues played by an engine, epoch after epoch: what drafts of real text give, step by step.
+"""Play recorded dialogues with an engine, epoch after epoch, to measure drafts of real text step by step.
 
-Each way plays the same tokens (``engine_hooks``), so that dialogues are as long and prompts cached as often in all of
-them. Without the recorded traces, and in the smallest size, dialogues are generated.
+All ways play the same tokens (``engine_hooks``), so dialogue lengths and cached prompts are equal. Without the recorded
+traces, and in the smallest size, dialogues are generated.
 """
 
 from __future__ import annotations
@@ -26,49 +26,34 @@ from first_hour.engine_hooks import PLUGIN, hooked
 from first_hour.setting import Row, Setting
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 
-JOBS = {"math_cot_100x8": 256, "tau_airline_50x4": 100, "tot_text_100x10": 256}
-"""Trace -> dialogues at once."""
+JOBS = {"math_cot_100x8": 256, "tau_airline_50x4": 100, "tot_text_100x10": 256}  #: trace -> dialogues at once
 DRAFT = 8
-RUNNING = (4, 16, 64, 256)
-"""Steps are summed up by the number of their requests, up to each of these."""
+RUNNING = (4, 16, 64, 256)  #: upper bounds of the ranges of concurrent requests by which steps are summarised
 
 
 Play = Callable[[Turn], Awaitable[list[int]]]
-"""Samples a turn."""
 
 
 class Job(NamedTuple):
-    """What is played."""
-
     name: str
-    """Of the trace."""
     at_once: int
-    """Dialogues."""
     epochs: tuple[Trace, Trace]
-    """One after another."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Played:
-    """What an epoch took."""
-
-    began: float
-    """Monotonic seconds."""
-    ended: float = 0.0
-    """Monotonic seconds."""
+    began: float  #: monotonic seconds
+    ended: float = 0.0  #: monotonic seconds
     tokens: int = 0
-    """Sampled."""
-    ends: list[float] = field(default_factory=list)
-    """Of each dialogue, seconds after the beginning."""
-    unlike: int = 0
-    """Turns that are not the recorded ones."""
+    ends: list[float] = field(default_factory=list)  #: seconds after the start, per dialogue
+    unlike: int = 0  #: turns that differ from the recorded ones
 
 
 def rows(setting: Setting, engine: str, way: str) -> list[Row]:
-    """A row an epoch.
+    """Return a row per epoch.
 
     Raises:
-        RuntimeError: If turns are not the recorded ones.
+        RuntimeError: If turns differ from the recorded ones.
     """
     folder, jobs = setting.folder / "recorded" / f"{engine}-{way}", list(_jobs(setting))
     turns = [turn for job in jobs for epoch in job.epochs for turn in epoch.turns]
@@ -132,8 +117,6 @@ async def _epoch(play: Play, turns: Sequence[Turn], at_once: int) -> Played:
 
 
 def _figures(played: Played, folder: Path) -> Row:
-    """The epoch's times; its steps, their drafts, those that replay a full graph, and how long they take by the number
-    of their requests, of which a row's ``pass`` is one request's part."""
     seconds = played.ended - played.began
     steps = [step for step in _steps(folder) if played.began <= step[0] <= played.ended]
     sampled = sum(requests for _, requests, *_ in steps)
@@ -153,7 +136,6 @@ def _figures(played: Played, folder: Path) -> Row:
 
 
 def _steps(folder: Path) -> list[tuple[float, int, int, str]]:
-    """When each step sampled, its requests, drafts and graph mode, in order."""
     found = []
     for file in folder.glob("steps-*.csv"):
         with file.open() as lines:
@@ -176,7 +158,7 @@ def _ours(engine: Any) -> Any:
 
 
 def _vllm(setting: Setting, way: str, at_once: int, longest: int, stack: ExitStack) -> Any:
-    """``stock`` without turntree's plugin, ``plain`` with its seeds alone, ``ours`` with its drafts too."""
+    # ``stock`` lacks turntree's plugin, ``plain`` uses its seeds alone, ``ours`` also its drafts.
     os.environ["VLLM_PLUGINS"] = PLUGIN if way == "stock" else f"{PLUGIN},turntree"
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     arguments: dict[str, Any] = {"skip_tokenizer_init": True}
@@ -204,10 +186,10 @@ def _vllm(setting: Setting, way: str, at_once: int, longest: int, stack: ExitSta
         engine = VllmEngine(model, config=config)
         stack.callback(engine.close)
         return _ours(engine)
-    return _stock(config.to_engine_args(str(model), on_cpu=setting.device == "cpu"), stack)
+    return _unmodified(config.to_engine_args(str(model), on_cpu=setting.device == "cpu"), stack)
 
 
-def _stock(arguments: dict[str, Any], stack: ExitStack) -> Any:
+def _unmodified(arguments: dict[str, Any], stack: ExitStack) -> Any:
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -232,7 +214,7 @@ def _stock(arguments: dict[str, Any], stack: ExitStack) -> Any:
 
 
 def _sglang(setting: Setting, way: str, at_once: int, longest: int, stack: ExitStack) -> Any:
-    """``plain``, ``n-gram`` with SGLang's own drafts, ``ours`` with turntree's."""
+    # ``plain``, ``n-gram`` with SGLang's own drafts, ``ours`` with turntree's.
     arguments: dict[str, Any] = {"mem_fraction_static": 0.5, "attention_backend": "flashinfer", "page_size": 1}
     if setting.device == "cpu":
         sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))

@@ -1,5 +1,3 @@
-"""The results as tables and as a plot."""
-
 from __future__ import annotations
 
 import math
@@ -22,11 +20,9 @@ STYLE = """<style>
 </style>"""
 STYLES = 6
 LINE = 15
-"""Height of a line of the legend."""
 
 
 def show(console: Console, name: str, result: Result) -> None:
-    """One stage as a table; of one without rows, why."""
     if not result["rows"]:
         console.print(f"{name}: {result['note']}", highlight=False, markup=False, soft_wrap=True)
         return
@@ -37,7 +33,6 @@ def show(console: Console, name: str, result: Result) -> None:
 
 
 def table(title: str, rows: Sequence[Row]) -> Table:
-    """Rows, with a column for each of their keys."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     drawn = Table(*(column.replace("_", " ") for column in columns), title=title)
     for row in rows:
@@ -52,7 +47,6 @@ def _cell(value: Any) -> str:
 
 
 def speeds(stages: Mapping[str, Result]) -> dict[str, dict[float, float]]:
-    """Tokens a second against the plain way of the same engine, by way and number of requests."""
     found: dict[str, dict[float, float]] = {}
     for stage, label in (("local", "local"), ("local-trained", "local, trained")):
         for row in _rows(stages, stage):
@@ -62,7 +56,7 @@ def speeds(stages: Mapping[str, Result]) -> dict[str, dict[float, float]]:
 
 
 def compared(stages: Mapping[str, Result]) -> list[Row]:
-    """The recorded dialogues of all engines, with how many times less time each way took than the engine's first."""
+    """Return how many times faster each way is than the first way of the same engine, on the recorded dialogues."""
     found = []
     for engine, ways in RECORDED.items():
         first = {_what(row): row for row in _rows(stages, f"{engine}-{ways[0]}")}
@@ -82,18 +76,14 @@ def _rows(stages: Mapping[str, Result], name: str) -> list[Row]:
 
 
 def plot(stages: Mapping[str, Result], file: Path) -> bool:
-    """Draw the speeds over the number of requests; nothing where there are none.
-
-    Returns:
-        Whether there is a picture.
-    """
+    """Plot the speeds over the number of requests; return whether there was anything to plot."""
     lines = [
         Series(
             name=name,
-            style=f"s{place % STYLES}",
+            style=f"s{index % STYLES}",
             points=tuple((math.log2(batch), ratio) for batch, ratio in sorted(points.items())),
         )
-        for place, (name, points) in enumerate(speeds(stages).items())
+        for index, (name, points) in enumerate(speeds(stages).items())
     ]
     if not lines:
         return False

@@ -1,7 +1,7 @@
-"""Stages run one after another, a process each, and what they gave in a file that grows.
+"""Run stages one after another, each in a process, and add their results to a file.
 
-A stage that crashes, hangs or takes all memory is a row with the last line of its log; the others go on. Processes that
-it has started and left behind end with it, as far as they are in its process group.
+A stage that crashes, hangs or runs out of memory becomes a row with the last line of its log, and the other stages
+still run. Processes left behind by a stage are ended with it if they are in its process group.
 """
 
 from __future__ import annotations
@@ -23,23 +23,19 @@ from common.script import keep
 from first_hour.setting import Row
 from first_hour.stages import Stage
 
-PACKAGES = ("torch", "transformers", "triton")
-"""Whose versions stand beside every stage."""
+PACKAGES = ("torch", "transformers", "triton")  #: versions recorded with every stage
 _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit)\b.*")
-GRACE_SECONDS = 30.0
-"""For a stage to end by itself once it is told to."""
+GRACE_SECONDS = 30.0  #: for a stage to end after SIGTERM
 _LONGEST = 300
-"""Characters of an error that are kept."""
 
-Result = dict[str, Any]
-"""``outcome`` (done, failed or skipped), ``note``, ``seconds``, ``versions``, ``rows``."""
+Result = dict[str, Any]  #: ``outcome`` (done, failed or skipped), ``note``, ``seconds``, ``versions``, ``rows``
 
 
 class Results:
-    """The file of the results; a stage that is done there is not run again."""
+    """The file of the results; a stage that is done there does not run again."""
 
     def __init__(self, file: Path, *, settings: Row, device: str) -> None:
-        """Go on with what the file has.
+        """Continue with the file's results.
 
         Raises:
             SystemExit: If it was measured on another machine or with other settings.
@@ -52,7 +48,6 @@ class Results:
         return bool(self.report["stages"].get(name, {}).get("outcome") == "done")
 
     def forget(self, names: Iterable[str]) -> None:
-        """Let stages run again."""
         for name in names:
             self.report["stages"].pop(name, None)
 
@@ -68,16 +63,13 @@ def run_all(
     *,
     say: Callable[[Stage, Result], None],
 ) -> bool:
-    """Run the stages that are not done.
+    """Run the stages that are not done; return whether none failed.
 
     Args:
         stages: In order.
-        results: Where to.
-        command: Of the process of a stage, which writes its rows as JSON to a file.
-        say: Told of each stage after it.
-
-    Returns:
-        Whether none failed.
+        results: File of the results.
+        command: Command of a stage's process, which writes its rows as JSON to a file.
+        say: Called after each stage.
     """
     whole = True
     for stage in stages:
@@ -94,7 +86,6 @@ def run_all(
 
 
 def run_stage(stage: Stage, command: Callable[[Stage, Path], Sequence[str]], folder: Path) -> Result:
-    """Run one stage, with its time limit."""
     log, file = folder / "logs" / f"{stage.name}.log", folder / "logs" / f"{stage.name}.json"
     log.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""SGLang with trees: the memory that it holds and gives back, and greedy turns beside those without trees.
+"""SGLang with trees: memory held and released, and greedy turns compared with those without trees.
 
-A batch of 33 lies between two sizes of captured graphs, whose padding must not disturb the others.
+A batch of 33 lies between two sizes of captured graphs; their padding must not affect other requests.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from first_hour.turns import differing, played, requests, tokens_per_forward_pas
 from turntree.agents.engines.protocol import Completion
 
 BATCHES = (3, 33)
-GRAPHS = 32
-"""``cuda_graph_max_bs``."""
-CONTEXT = 2304
-"""Prompt and response of ``env=gsm8k``."""
+GRAPHS = 32  #: ``cuda_graph_max_bs``
+CONTEXT = 2304  #: prompt and response of ``env=gsm8k``, tokens
 WIDEST = 9
 SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 
 
 def rows(setting: Setting) -> list[Row]:
-    """Without trees and with them; memory after the start, after some turns, given back and taken again."""
     arguments: dict[str, Any] = {"enable_memory_saver": True, "cuda_graph_max_bs": GRAPHS, "mem_fraction_static": 0.5}
     arguments |= {"attention_backend": "flashinfer", "page_size": 1}
     if setting.device == "cpu":
@@ -85,7 +82,6 @@ def _run(setting: Setting, model: Path, arguments: dict[str, Any], width: int) -
 
 
 def _used(device: str) -> float | None:
-    """Memory of the device that is taken, by all processes, GiB."""
     if device == "cpu":
         return None
     free, total = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""The stages in the order in which they run: what needs PyTorch alone comes first."""
+"""The stages in the order in which they run: stages that need PyTorch alone come first."""
 
 from __future__ import annotations
 
@@ -10,37 +10,27 @@ from typing import Any
 
 from first_hour.setting import Row, Setting
 
+#: engine -> ways to play recorded dialogues; the first is the baseline
 RECORDED = {"vllm": ("stock", "plain", "ours"), "sglang": ("plain", "n-gram", "ours")}
-"""Engine -> ways that play recorded dialogues, the first one that with which the others are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One part of the hour, in a process of its own."""
-
     name: str
-    """As ``--only`` takes it, and the name of its log."""
     module: str
-    """Of ``first_hour``."""
-    function: str = "rows"
-    """There: from a setting to rows."""
+    function: str = "rows"  #: function of the module: from a setting to rows
     given: tuple[Any, ...] = ()
-    """Further arguments."""
-    needs: tuple[str, ...] = ()
-    """Modules that it needs beside PyTorch and transformers."""
+    needs: tuple[str, ...] = ()  #: modules needed besides PyTorch and transformers
     minutes: float
-    """Time limit."""
-    packages: tuple[str, ...] = ()
-    """Distributions whose versions stand beside its rows, beside torch and transformers."""
+    packages: tuple[str, ...] = ()  #: distributions whose versions are recorded, besides torch and transformers
 
     @property
     def skipped(self) -> str:
-        """Why it cannot run here; empty where it can."""
+        # Why the stage cannot run here; empty if it can.
         missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
         return f"{' and '.join(missing)} not installed" if missing else ""
 
     def run(self, setting: Setting) -> list[Row]:
-        """Measure, in this process."""
         # Imported here: an engine's modules change the process that imports them.
         measure: Callable[..., list[Row]] = getattr(import_module(f"first_hour.{self.module}"), self.function)
         return measure(setting, *self.given)

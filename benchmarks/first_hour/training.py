@@ -1,6 +1,6 @@
-"""Three steps of ``turntree train`` with vLLM: sleep and wake, weights handed over, memory, the two log-probabilities.
+"""Three steps of ``turntree train`` with vLLM: sleep and wake-up, weight transfer, memory, log-probabilities.
 
-The policy has random weights and the demo's tokens: its rewards are all 0, and its batches cost what others do.
+The policy has random weights and the demo's tokens: all rewards are 0, but batches cost what other batches do.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from first_hour.setting import Row, Setting
 from turntree.agents.verl.launch import StepReport, train
 
 STEPS = 3
+#: column -> end of the name of verl's metric
 COLUMNS = {
     "rollout_difference": "training/rollout_probs_diff_max",
     "correlation": "training/rollout_actor_probs_pearson_corr",
     "allocated_gb": "perf/max_memory_allocated_gb",
     "reserved_gb": "perf/max_memory_reserved_gb",
 }
-"""Column -> end of the name of verl's metric."""
 SMALL = [
     *("engine=vllm_cpu", "size=tiny", "data.train_batch_size=2", "actor_rollout_ref.rollout.n=2"),
     *("data.max_prompt_length=64", "data.max_response_length=96"),
@@ -33,7 +33,7 @@ LARGE = ["engine=vllm", "size=1.5b", "trainer.save_freq=-1", "trainer.test_freq=
 
 
 def rows(setting: Setting) -> list[Row]:
-    """Seconds, memory and differences of each step.
+    """Return seconds, memory and differences of each step.
 
     Raises:
         RuntimeError: If the training did not end.
@@ -74,7 +74,6 @@ def _row(report: StepReport) -> Row:
 
 
 def _policy(setting: Setting) -> Path:
-    """Random weights of the large shape, and the demo's tokenizer with as many tokens more."""
     from turntree.agents.demo.tokenizer import END, build_tokenizer
 
     folder, tokenizer = setting.folder / "models" / "untrained", build_tokenizer()

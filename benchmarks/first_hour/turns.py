@@ -1,5 +1,3 @@
-"""The same turns for every engine: groups of samples after the same prompts, epoch after epoch."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,7 +8,6 @@ from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.spec_tree import DialogueState
 
 GROUP = 8
-"""Samples of a prompt."""
 
 
 def requests(
@@ -23,16 +20,16 @@ def requests(
     seeded: bool = True,
     env: str = "",
 ) -> list[TurnRequest]:
-    """``count`` turns, as a training asks for them: a seed each, other ones in every epoch.
+    """Return ``count`` turns as a training requests them, with new seeds in every epoch.
 
     Args:
         prompts: Token ids.
         count: Turns.
-        tokens: Of each turn.
+        tokens: Per turn.
         temperature: Of the sampling.
         epoch: Number of the epoch.
-        seeded: Whether a turn brings a seed.
-        env: Name under which the turns are stored; those of other names are not drafted.
+        seeded: Whether a turn has a seed.
+        env: Name under which the turns are stored; turns of other names are not drafted.
     """
     found = []
     for i in range(count):
@@ -45,16 +42,13 @@ def requests(
 
 
 async def played(engine: Any, asked: Sequence[TurnRequest]) -> list[Completion]:
-    """All turns at once."""
     return list(await asyncio.gather(*(engine.generate(request) for request in asked)))
 
 
 def differing(one: Sequence[Completion], other: Sequence[Completion]) -> int:
-    """Turns that are not the same, token for token."""
     return sum(a.token_ids != b.token_ids for a, b in zip(one, other, strict=True))
 
 
 def tokens_per_forward_pass(turns: Sequence[Completion]) -> float:
-    """Sampled tokens per pass of a request."""
     steps = sum(turn.draft.verify_steps for turn in turns)
     return sum(len(turn.token_ids) for turn in turns) / steps if steps else 1.0

@@ -90,10 +90,10 @@ def local(training: Record, demo: Record) -> Plot:
 
 
 def gpu(record: Record) -> Plot:
-    """Plot whole epochs of recorded dialogues on the H200, compared with stock vLLM in the same run."""
+    """Plot whole epochs of recorded dialogues on the H200, compared with unmodified vLLM in the same run."""
 
     def ratio(run: int, trace: str, epoch: str) -> float:
-        stock, ours = (
+        unmodified, ours = (
             next(
                 row["seconds"]
                 for row in record["epochs"]
@@ -101,7 +101,7 @@ def gpu(record: Record) -> Plot:
             )
             for way in ("stockv1", "ours")
         )
-        return float(stock / ours)
+        return float(unmodified / ours)
 
     lines = [
         Line(name=name, colour=colour, points=[(1, ratio(2, trace, "A")), (2, ratio(2, trace, "B"))])
@@ -154,14 +154,17 @@ def over_batches(name: str, colour: str, rows: Sequence[Row]) -> Line:
 
 
 def gpu_steps(record: Record) -> list[tuple[float, float]]:
-    """Compare steps with drafts and stock vLLM's steps at the same number of requests: run 2, math, second epoch.
+    """Compare steps with drafts and unmodified vLLM's steps at the same number of requests: run 2, math, second epoch.
 
     A range of requests, such as "33-64", is drawn at its geometric mean.
     """
     rows = [row for row in record["steps"] if (row["run"], row["trace"], row["epoch"]) == (2, "math", "B")]
-    stock = {row["requests"]: row["tokens"] / row["ms"] for row in rows if row["way"] == "stock"}
+    unmodified = {row["requests"]: row["tokens"] / row["ms"] for row in rows if row["way"] == "stock"}
     return [
-        (math.sqrt(math.prod(map(int, row["requests"].split("-")))), row["tokens"] / row["ms"] / stock[row["requests"]])
+        (
+            math.sqrt(math.prod(map(int, row["requests"].split("-")))),
+            row["tokens"] / row["ms"] / unmodified[row["requests"]],
+        )
         for row in rows
         if row["way"] == "ours" and row["drafts"]
     ]

@@ -1,1 +1,0 @@
-"""Policies that are trained a little between epochs, and vLLM stepped by hand to play them."""

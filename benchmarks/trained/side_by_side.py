@@ -1,10 +1,10 @@
-"""Ways to draft in one engine, side by side: they play the same dialogues by turns, epoch after epoch.
+"""Compare kinds of drafts in one engine: all play the same dialogues, epoch after epoch.
 
 A tiny policy, warm-started and trained a little between epochs (``trained.snapshots``), plays the same multi-turn tasks
-in each epoch, up to ``batch`` dialogues at once. For each batch size all ways begin with nothing drafted, and take
-turns after each part of an epoch, in the opposite order every second time, so that each ratio is of neighbours in time.
+in each epoch, up to ``batch`` dialogues at once. For each batch size all ways start with an empty store and alternate
+after each part of an epoch, in the opposite order every second time, so each ratio compares neighbours in time.
 
-Nothing heavy is imported before ``compare``: engines read the environment when they are.
+Heavy imports wait for ``compare``: engines read the environment when they are imported.
 """
 
 from __future__ import annotations
@@ -33,59 +33,38 @@ HOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One way in one epoch at one batch size."""
-
     batch: int
     epoch: int
     way: str
     tokens_per_second: float
-    tokens_per_forward_pass: float
-    """Of a request that samples."""
-    step_ms: float
-    """Milliseconds of a step, the drafter's included."""
-    draft_ms_per_step: float
-    """Milliseconds of it in the drafter."""
-    width: float
-    """Tokens of a request in a pass, the last sampled one and padding included; 0 where nobody counts them."""
-    ratio_to_none: float
-    """Tokens per second against those without drafts in the same epoch."""
-    cpu_ratio_to_none: float
-    """The same per second of processor time; of no use on a GPU."""
+    tokens_per_forward_pass: float  #: per request that samples
+    step_ms: float  #: including the drafter
+    draft_ms_per_step: float  #: in the drafter
+    width: float  #: tokens per request and pass, including the last sampled one and padding; 0 if not counted
+    ratio_to_none: float  #: tokens per second relative to no drafts in the same epoch
+    cpu_ratio_to_none: float  #: as ``ratio_to_none``, per second of processor time; meaningless on a GPU
     reward: float
-    tokens: int
-    """Sampled in all."""
+    tokens: int  #: sampled in all
 
 
 @dataclass(kw_only=True)
 class Spent:
-    """What some episodes cost."""
-
     tokens: int = 0
-    """Sampled."""
-    row_steps: int = 0
-    """Requests that sampled, summed over steps."""
-    steps: int = 0
-    """Of the engine, as far as it counts them."""
+    row_steps: int = 0  #: requests that sampled, summed over steps
+    steps: int = 0  #: of the engine, as far as it counts them
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    """Of processor time, where the engine runs."""
-    draft_seconds: float = 0.0
-    """In the drafter."""
-    rows: int = 0
-    """Requests of the passes whose tokens are counted."""
-    verified: int = 0
-    """Tokens of these passes."""
-    rewards: float = 0.0
-    """Of the episodes together."""
+    cpu_seconds: float = 0.0  #: processor time of the engine
+    draft_seconds: float = 0.0  #: in the drafter
+    rows: int = 0  #: requests of the passes whose tokens are counted
+    verified: int = 0  #: tokens of these passes
+    rewards: float = 0.0  #: sum over the episodes
     episodes: int = 0
 
     def add(self, other: Spent) -> None:
-        """What others cost besides."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
     def row(self, batch: int, epoch: int, way: str, none: Spent) -> Row:
-        """As figures, beside what plain decoding cost."""
         return Row(
             batch=batch,
             epoch=epoch + 1,
@@ -103,31 +82,28 @@ class Spent:
 
 
 class Way(Protocol):
-    """An engine with one kind of drafts."""
-
     turns: Engine
-    """Samples the turns."""
 
     def forget(self) -> None:
         """Begin with nothing drafted."""
 
     def load(self, folder: Path) -> None:
-        """Take the weights of the next epoch; keys and values of before are dropped."""
+        """Load the weights of the next epoch and drop keys and values."""
 
     def counting(self, spent: Spent) -> AbstractContextManager[None]:
-        """Add to ``spent`` all but tokens, rewards and episodes of what is played in the block."""
+        """Add the block's cost to ``spent``, except tokens, rewards and episodes."""
 
     def close(self) -> None:
         """End the engine."""
 
 
 def parser_of(about: str | None, ways: Sequence[str], further: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The arguments of a comparison.
+    """Return the arguments of a comparison.
 
     Args:
-        about: Head of the script.
+        about: The script's docstring.
         ways: Played by default.
-        further: Others that there are.
+        further: Other available ways.
     """
     parser = arguments(about)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 64])
@@ -157,9 +133,9 @@ def compare(
 
     Args:
         args: Of ``parser_of``; rows of other batch sizes in ``json`` are kept.
-        start: Opens a way with some weights.
+        start: Starts a way with some weights.
         engine: Name and version.
-        episodes: Of an epoch by batch size, unless ``args`` says otherwise; twice the batch size where there is none.
+        episodes: Per epoch by batch size, unless ``args`` sets them; twice the batch size by default.
     """
     if "none" not in args.ways:
         raise SystemExit("the others are compared with none: name it among the ways")
@@ -172,15 +148,15 @@ def compare(
     title = f"{hardware(args.device)}, {torch.get_num_threads()} threads; {engine}; {args.dtype}"
     cells = Cells(args.json, machine=title, how=HOW)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
-        places = [args.model] * args.epochs if args.model else snapshots(
+        models = [args.model] * args.epochs if args.model else snapshots(
             Path(folder), epochs=args.epochs, tasks=48, samples=4, layers=args.layers, width=args.width,
             learning_rate=args.learning_rate,
         )  # fmt: skip
-        renderer = Renderer(AutoTokenizer.from_pretrained(places[0]))
-        ways = {way: opened.enter_context(closing(start(way, places[0]))) for way in args.ways}
+        renderer = Renderer(AutoTokenizer.from_pretrained(models[0]))
+        ways = {way: opened.enter_context(closing(start(way, models[0]))) for way in args.ways}
         for batch in args.batches:
             count = args.episodes or episodes.get(batch, 2 * batch)
-            rows = measured(args, ways, batch, count, places, renderer)
+            rows = measured(args, ways, batch, count, models, renderer)
             columns = [field.name.replace("_", " ") for field in fields(Row)]
             show(title, columns, map(astuple, rows), words=("way",))
             cells.put(rows)
@@ -191,11 +167,9 @@ def measured(
     ways: Mapping[str, Way],
     batch: int,
     count: int,
-    places: Sequence[Path],
+    models: Sequence[Path],
     renderer: Any,
 ) -> list[Row]:
-    """All ways at one batch size."""
-
     def played(way: Way, epoch: int, jobs: range) -> Spent:
         return play(
             way, renderer, batch=batch, epoch=epoch, jobs=jobs, samples=min(args.samples, count), seed=args.seed
@@ -203,14 +177,14 @@ def measured(
 
     for way in ways.values():  # threads, kernels and caches of the machine, and the first weights
         way.forget()
-        way.load(places[0])
+        way.load(models[0])
         played(way, 0, range(min(count, 2 * batch)))
         way.forget()
     parts = min(args.parts, -(-count // batch))
-    spent = {(epoch, name): Spent() for epoch in range(len(places)) for name in ways}
-    for epoch, place in enumerate(places):
+    spent = {(epoch, name): Spent() for epoch in range(len(models)) for name in ways}
+    for epoch, model in enumerate(models):
         for way in ways.values():
-            way.load(place)
+            way.load(model)
         for part in range(parts):
             jobs = range(count * part // parts, count * (part + 1) // parts)
             for name in list(ways)[:: -1 if (epoch * parts + part) % 2 else 1]:
@@ -219,7 +193,7 @@ def measured(
 
 
 def play(way: Way, renderer: Any, *, batch: int, epoch: int, jobs: range, samples: int, seed: int) -> Spent:
-    """Some of an epoch's episodes, ``batch`` at once, samples of a task side by side; epochs have different noise."""
+    # Samples of a task run side by side; epochs have different noise.
     from trained.snapshots import ENV, ENV_KWARGS
     from turntree.agents.loop.rollout import rollout
     from turntree.agents.verl.episodes.dataset import make_env

@@ -1,8 +1,8 @@
-"""Snapshots of a policy that is trained a little between epochs, in a size whose forward pass is what a step costs.
+"""Snapshots of a policy that is trained a little between epochs, widened to a realistic cost.
 
 The policy is the demo's, half a million parameters, warm-started. It is trained on its own episodes by GRPO with the
-local engine. Each snapshot is then widened: columns of the feed-forward parts and whole layers whose output weights
-are zero. The wide policy says what the small one says, at the cost of a model of its own size.
+local engine. Each snapshot is then widened with feed-forward columns and whole layers whose output weights are zero:
+the wide policy has the small policy's outputs at the cost of its own size.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def snapshots(
     learning_rate: float = 5e-4,
     steps: int = 1,
 ) -> list[Path]:
-    """The policy of each epoch, in ``folder``; steps of GRPO over all tasks lie between two.
+    """Return the policy of each epoch, in ``folder``; between two epochs lie steps of GRPO over all tasks.
 
     Args:
-        folder: Where they go.
-        epochs: How many.
-        tasks: Played in each.
-        samples: Episodes of a task.
+        folder: Output.
+        epochs: Number of snapshots.
+        tasks: Per epoch.
+        samples: Episodes per task.
         layers: Of the widened policy.
         width: Of its feed-forward parts.
-        learning_rate: Of these steps.
-        steps: How many.
+        learning_rate: Of GRPO.
+        steps: Of GRPO between two epochs.
     """
     source = warm_started_policy(seed=0)
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -65,10 +65,10 @@ def snapshots(
     found = []
     try:
         for epoch in range(epochs):
-            place = folder / f"epoch{epoch + 1}"
-            widened(model, layers=layers, width=width).save_pretrained(place)
-            tokenizer.save_pretrained(place)
-            found.append(place)
+            target = folder / f"epoch{epoch + 1}"
+            widened(model, layers=layers, width=width).save_pretrained(target)
+            tokenizer.save_pretrained(target)
+            found.append(target)
             for step in range(epoch * steps, (epoch + 1) * steps if epoch + 1 < epochs else 0):
                 trainer.update(player.play(engine, step, seed=step))
                 engine.update_weights(trainer.named())
@@ -78,7 +78,6 @@ def snapshots(
 
 
 def widened(model: Any, *, layers: int, width: int) -> Any:
-    """``model``, a Llama, with more layers and wider feed-forward parts that add nothing."""
     config = type(model.config)(**model.config.to_dict())
     config.num_hidden_layers, config.intermediate_size = layers, width
     config.layer_types = None

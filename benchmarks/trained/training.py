@@ -1,8 +1,8 @@
-"""A policy that is trained a little: GRPO without a framework, on the environments and the loop of turntree.
+"""GRPO without a framework, on turntree's environments and rollout loop.
 
-One update a step, so the episodes are on-policy up to what the way of playing them does: the gradient is that of
-the mean over tokens of advantage times log-probability, with an entropy bonus. Tokens of level D are trained on like
-the rest, as SPEC-RL does.
+There is one update per step, so episodes are on-policy apart from the reuse mode. The gradient is that of the mean over
+tokens of advantage times log-probability, with an entropy bonus. Tokens of level D are trained on like others, as in
+SPEC-RL.
 """
 
 from __future__ import annotations
@@ -26,22 +26,17 @@ from turntree.agents.verl.episodes.dataset import make_env
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is played, and how much of it is learnt."""
-
     env: str
     env_kwargs: dict[str, Any]
-    tasks: int
-    """Tasks of an epoch."""
-    batch: int
-    """Tasks of a step."""
-    samples: int
-    """Episodes of a task in a step."""
+    tasks: int  #: per epoch
+    batch: int  #: tasks per step
+    samples: int  #: episodes per task and step
     learning_rate: float
     entropy: float = 0.01
     temperature: float = 1.0
 
     def indices(self, step: int) -> list[int]:
-        """Tasks of a step, from 0; the same in every epoch."""
+        # The same tasks in every epoch.
         steps = self.tasks // self.batch
         first = step % steps * self.batch
         return list(range(first, first + self.batch))
@@ -53,14 +48,13 @@ class Setting:
 
 @dataclass
 class Player:
-    """Plays the episodes of a step; environments are kept."""
+    """Play the episodes of a step and reuse the environments."""
 
     setting: Setting
     renderer: Renderer
     envs: list[Any] = field(default_factory=list)
 
     def play(self, engine: Engine, step: int, seed: int) -> list[Episode]:
-        """The step's episodes, those of a task side by side."""
         setting = self.setting
         jobs = [(index, sample) for index in setting.indices(step) for sample in range(setting.samples)]
         while len(self.envs) < len(jobs):
@@ -78,19 +72,16 @@ class Player:
 
 
 class Trainer:
-    """A model and its optimiser."""
-
     def __init__(self, model: Any, setting: Setting) -> None:
         self.model = model.float()
         self.setting = setting
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=setting.learning_rate, weight_decay=0.0)
 
     def named(self) -> list[tuple[str, Tensor]]:
-        """The weights as an engine takes them."""
+        # The names that an engine expects.
         return [(name, value.detach().clone()) for name, value in self.model.state_dict().items()]
 
     def update(self, episodes: Sequence[Episode], rows: int = 8) -> None:
-        """One step of GRPO, ``rows`` episodes at a time."""
         advantages = group_advantages([episode.reward for episode in episodes], self.setting.samples)
         views = [TokenView.of(episode) for episode in episodes]
         kept = [(view, advantage) for view, advantage in zip(views, advantages, strict=True) if view.response_ids]
@@ -123,7 +114,7 @@ class Trainer:
 
 
 def group_advantages(rewards: Sequence[float], samples: int) -> list[float]:
-    """Rewards normalised within each group of ``samples`` neighbours; 0 where all are equal."""
+    """Normalise rewards within each group of ``samples`` neighbours; 0 if all are equal."""
     advantages: list[float] = []
     for first in range(0, len(rewards), samples):
         group = rewards[first : first + samples]

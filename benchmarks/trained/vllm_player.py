@@ -1,5 +1,3 @@
-"""vLLM in this process, stepped by hand, as an engine for turntree's own loop: the same for every drafter."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,23 +17,23 @@ from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
 from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 
 CONTEXT = 256
+#: vLLM's ``speculative_config`` by way
 WAYS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "n-gram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5},
     "suffix": {"method": "suffix", "num_speculative_tokens": 16},
     "ours": speculative_config(8),
 }
-"""vLLM's ``speculative_config`` of each."""
+#: ways in which a turn also begins with a turn of the previous epoch
 REUSE: dict[str, ReuseConfig] = {
     "ours + same_seed": ReuseConfig(mode=ReuseMode.SAME_SEED),
     "ours + rejection_sampling": ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING),
     "ours + spec_rl": ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo"),
 }
-"""Ways in which a turn also begins with one of the epoch before."""
 
 
 class Stepped(ServedTurns):
-    """An engine of the protocol; whoever waits drives it."""
+    """An ``Engine`` over in-process vLLM; whoever waits for a turn steps it."""
 
     def __init__(self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any]) -> None:
         from vllm import LLM
@@ -63,7 +61,6 @@ class Stepped(ServedTurns):
         return self.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
     def forget(self) -> None:
-        """A drafter that knows nothing yet, and no stored turns."""
         self.turns: Engine = self
         if self._reuse is not None:
             self.turns = PrefixReuse(
@@ -96,7 +93,6 @@ class Stepped(ServedTurns):
 
     @contextmanager
     def counting(self, spent: Spent) -> Iterator[None]:
-        """Add what the steps of the block cost."""
         self.spent = spent
         yield
 

@@ -13,7 +13,7 @@ demo = benchmark_module("demo")
 
 @pytest.fixture
 def made(monkeypatch, tmp_path):
-    """Replaces what takes minutes; collects its calls."""
+    """Replace the slow parts and collect their calls."""
     calls = []
 
     def train(config, overrides):

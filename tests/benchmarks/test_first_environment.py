@@ -1,5 +1,3 @@
-"""The benchmark of a first environment: a model is fine-tuned, trained by seeds and counted; what is there is kept."""
-
 import json
 import subprocess
 from pathlib import Path
@@ -17,7 +15,7 @@ HOW = {"steps": 6, "rate": 1e-5}
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replaces what takes minutes; collects its calls."""
+    """Replace the slow parts and collect their calls."""
     calls: list[str] = []
 
     def fine_tune(words: list[str], **_: Any) -> None:

@@ -24,8 +24,6 @@ def stage(name: str, **fields: Any) -> Any:
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., tuple[bool, dict[str, Any]]]:
-    """Runs stages whose processes are these programs."""
-
     def run(programs: dict[str, str], *chosen: Any, settings: str = "small") -> tuple[bool, dict[str, Any]]:
         results = running.Results(tmp_path / "results.json", settings={"size": settings}, device="cpu")
 
@@ -150,13 +148,11 @@ def test_recorded_tokens_are_certain_at_their_positions_and_nowhere_else(tmp_pat
 
 
 ALONE = tuple(one.name for one in stages.STAGES if not one.needs)
-"""Stages that need PyTorch alone."""
 
 
 @pytest.mark.slow
 @pytest.mark.release
 def test_what_needs_pytorch_alone_runs_on_any_machine(tmp_path: Path) -> None:
-    """Stages of engines say what is missing."""
     words = ("--small", "--device", "cpu", "--out", str(tmp_path))
     done = python(str(BENCHMARKS / "gpu.py"), *words)
     assert done.returncode == 0, done.stdout + done.stderr

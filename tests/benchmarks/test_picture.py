@@ -19,7 +19,7 @@ def records() -> dict[str, Any]:
 
 
 def other(figures: Any) -> Any:
-    """The same record with other fractions and other ratios of them; whole numbers (steps, batch sizes) stay."""
+    """Change the fractions and ratios of a record; whole numbers (steps, batch sizes) stay."""
     if isinstance(figures, dict):
         return {key: other(value) for key, value in figures.items()}
     if isinstance(figures, list):
@@ -28,7 +28,7 @@ def other(figures: Any) -> Any:
 
 
 def stale(drawn: dict[str, str]) -> set[str]:
-    """The pictures, without their scheme, whose file in docs differs from what is drawn."""
+    """Return the pictures whose file in docs differs from a new drawing."""
     old = [name for name, text in drawn.items() if (DOCS / name).read_text(encoding="utf-8") != text]
     return {re.sub(r"_(light|dark)\.svg$", "", name) for name in old}
 

@@ -7,7 +7,7 @@ from benchmark_modules import benchmark_module
 
 
 class Oracle:
-    """Drafts the next ``right`` tokens of the turn, then a wrong one; remembers what was committed."""
+    """Draft the next ``right`` tokens of the turn, then a wrong token; remember the commits."""
 
     def __init__(self, turns: Sequence[Any], right: int) -> None:
         self.turns, self.right = list(turns), right

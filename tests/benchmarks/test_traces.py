@@ -13,7 +13,7 @@ END = 99
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Two samples of states 0, 2, 4 and 6; in each the policy speaks twice, with a tool's answer between."""
+    # Two samples of states 0, 2, 4 and 6; each has two turns with a tool's answer between.
     dialogues = [
         [(1, [state, sample, 7]), (0, [50, 51]), (1, [8, END])] for sample in range(2) for state in (0, 2, 4, 6)
     ]

@@ -75,7 +75,13 @@ def test_finished_ways_are_not_run_again_and_other_settings_are_refused(monkeypa
 def test_every_way_is_a_list_of_options_that_exist() -> None:
     from importlib import resources
 
-    folders = [resources.files("turntree.configs").joinpath(group) for group in ("speculation", "reuse")]
-    known = {entry.name.removesuffix(".yaml") for folder in folders for entry in folder.iterdir()}
+    configs = resources.files("turntree.configs")
+    folders = {name: configs.joinpath(name) for name in ("speculation", "reuse")}
+    known = {name: {entry.name.removesuffix(".yaml") for entry in one.iterdir()} for name, one in folders.items()}
     ways = {*training.WAYS, *training.parse(benchmark_module("reuse").SETTING).ways}
-    assert {name for way in ways for name in way.split("+")} <= known
+    assert {*training.REUSE} < known["reuse"]
+    for way in ways:
+        options = training.options_of(way)
+        assert {*options["speculation"].strip("[]").split(",")} <= known["speculation"]
+        assert options.get("reuse", "none") in known["reuse"]
+        assert ("reuse" in options) == any(name in way for name in ("same_seed", "rejection_sampling", "spec_rl"))

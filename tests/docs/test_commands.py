@@ -1,6 +1,6 @@
-"""The commands of the pages run as they stand, page by page, with a small model under the names that they use.
+"""The commands of the pages run unchanged, page by page, with a small model under the names that the pages use.
 
-``make test-all`` runs each in a shell. ``make test`` runs those that take no minute in its own process, and composes
+``make test-all`` runs each command in a shell. ``make test`` runs the quick commands in its own process and composes
 every training.
 """
 
@@ -31,28 +31,24 @@ from turntree.agents.verl import start
 from turntree.agents.verl.records.metrics import METRICS
 from turntree.spec_tree import DialogueState, SpecForest
 
+#: patterns of commands that do not run here -> the reason
 NOT_RUN: dict[str, str] = table(__file__, "not_run_on_pages")
-"""Patterns of commands that do not run here, and why."""
-READ_DATA: dict[str, str] = table(__file__, "read_data")
-"""Patterns of commands that read a data set, and which."""
-SMALLER: dict[str, str] = table(__file__, "smaller")
-"""What is appended to a command that matches: it runs as it stands, with less to do."""
-BEFORE: dict[str, list[str]] = table(__file__, "before")
-"""Commands that come before those of a page."""
+READ_DATA: dict[str, str] = table(__file__, "read_data")  #: patterns of commands that read a data set -> the data set
+SMALLER: dict[str, str] = table(__file__, "smaller")  #: options appended to commands that match, to reduce their work
+BEFORE: dict[str, list[str]] = table(__file__, "before")  #: commands that run before the commands of a page
+#: patterns of all commands -> how ``make test`` runs them, or why it does not
 HOW: dict[str, str] = table(__file__, "how")
-"""Patterns of all commands, and how ``make test`` runs them, or why it does not."""
 STANDS_FOR: dict[str, str] = table(__file__, "stands_for")
 QUICK: dict[str, str] = table(__file__, "quick")
 PATTERNS = [*NOT_RUN, *READ_DATA, *SMALLER]
 
 
 def found(patterns: dict[str, str], line: str) -> str | None:
-    """What belongs to the first pattern that a command matches."""
+    # Only the first matching pattern counts.
     return next((value for pattern, value in patterns.items() if fnmatchcase(line, pattern)), None)
 
 
 def to_run(page: Path) -> list[str]:
-    """What is run of a page."""
     left_out = NOT_RUN if "TURNTREE_DATA" in os.environ else NOT_RUN | READ_DATA
     return [line for line in commands(page) if found(left_out, line) is None]
 
@@ -71,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def furnish(folder: Path) -> Path:
-    """Make what the commands name."""
+    # Creates the files and models that the commands name.
     tokenizer = chatml_tokenizer()
     tokenizer.chat_template += (  # as Qwen3's reads it
         "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
@@ -94,7 +90,7 @@ def furnish(folder: Path) -> Path:
 
 
 class Shell:
-    """Runs lines in a folder; what serves stays until the next that does, or the end."""
+    """Run lines in a folder; a server keeps running until the next server, or to the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -103,7 +99,6 @@ class Shell:
         self.serving: subprocess.Popen[str] | None = None
 
     def run(self, line: str) -> str | None:
-        """What a command that failed wrote."""
         if line.startswith("turntree serve "):
             self.end(self.serving)
             self.serving = self.start(line)
@@ -115,7 +110,7 @@ class Shell:
         return done.stdout[-1000:] + done.stderr[-2000:] if done.returncode else None
 
     def start(self, line: str) -> subprocess.Popen[str]:
-        """Start what serves, and wait until it writes where."""
+        # Waits until the server prints its address.
         out = self.folder / "served.txt"
         with out.open("w") as file:
             words = ["bash", "-c", f"exec {line}"]
@@ -126,7 +121,6 @@ class Shell:
         return serving
 
     def end(self, serving: subprocess.Popen[str] | None) -> None:
-        """Stop what serves."""
         if serving is not None:
             serving.terminate()
             serving.wait(patience(60))
@@ -151,7 +145,7 @@ def test_the_commands_of_a_page_run(page: Path, shell: Shell) -> None:
 
 
 def every_command() -> dict[str, list[str]]:
-    """Each command that stands on a page, and the names of its pages, in the order of the pages."""
+    """Return each command of the pages with the names of its pages, in page order."""
     found: dict[str, list[str]] = {}
     for line in readme_commands():
         found.setdefault(line, []).append("README.md")
@@ -162,7 +156,6 @@ def every_command() -> dict[str, list[str]]:
 
 
 def unknown(lines: Iterable[str]) -> list[str]:
-    """The commands that the table does not have."""
     return [line for line in lines if found(HOW, line) is None]
 
 
@@ -178,9 +171,8 @@ def test_the_table_knows_every_command_of_the_pages_and_of_readme() -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the commands that run in this process: with the files that pages show, and recorded runs."""
-    folder = furnish(tmp_path_factory.mktemp("place"))
+def command_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = furnish(tmp_path_factory.mktemp("commands"))
     shown = [
         (ROOT / "docs/howto/environment.md", 0, "mymodule.py"),
         (ROOT / "docs/howto/reward.md", 0, "my_rewards.py"),
@@ -205,7 +197,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said_of(line: str, capsys: pytest.CaptureFixture[str]) -> str | None:
-    """Run a command in this process; what it said if it failed."""
+    # The output of a failed command, ``None`` if it succeeded.
     for word, meant in STANDS_FOR.items():
         line = re.sub(rf"(?<![\w/.-]){word}(?![\w.-])", meant, line)
     words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)][1:]
@@ -217,23 +209,22 @@ def said_of(line: str, capsys: pytest.CaptureFixture[str]) -> str | None:
 
 
 @pytest.fixture
-def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("TURNTREE_DATA", str(place))
+def here(command_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(command_folder)
+    monkeypatch.setenv("TURNTREE_DATA", str(command_folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    return place
+    return command_folder
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub that has every model: a check looks for the model as a start does."""
+def every_model_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "hub_variables", lambda model: {})
 
 
 @pytest.fixture
 def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Draw the tasks of equal settings once: trainings of one environment differ in other things."""
+    # Trainings of one environment differ in other settings, so equal task sets are copied.
     write_rows, kept = start.write_rows, {}
 
     def write_or_copy(path: Path, env: str, settings: Any, **options: Any) -> Any:
@@ -249,7 +240,7 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(start, "write_rows", write_or_copy)
 
 
-@pytest.mark.usefixtures("drawn_once", "hub")
+@pytest.mark.usefixtures("drawn_once", "every_model_exists")
 def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,7 +253,7 @@ def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
     assert said_of("turntree train engine=vllm size=7b env=maths --check", capsys)
 
 
-@pytest.mark.usefixtures("hub")
+@pytest.mark.usefixtures("every_model_exists")
 def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in every_command() if found(HOW, line) == "run"]
     assert len(lines) > 40
@@ -277,7 +268,7 @@ def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.
     assert said_of("turntree view runs/none", capsys)
 
 
-@pytest.mark.usefixtures("hub")
+@pytest.mark.usefixtures("every_model_exists")
 def test_the_check_is_shown_as_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
     (shown,) = (block.text for block in blocks(ROOT / "docs/howto/first_training.md") if block.language == "text")

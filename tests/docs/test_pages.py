@@ -1,4 +1,4 @@
-"""The blocks of Python in the documentation run, page by page, each page in one go."""
+"""The Python blocks of the documentation run, page by page, each page in one process."""
 
 import json
 import os
@@ -23,18 +23,18 @@ from turntree.agents.evaluation.suite import read_suite
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.sections import ConfigError
 
+#: needs the bridged libraries: runs in ``make test-interop``, Harbor's block with Harbor's tests
 BRIDGES = ROOT / "docs/howto/bridges.md"
-"""The page whose blocks need the bridged libraries: they run in ``make test-interop``, and Harbor's with its tests."""
 COMMAND = get_command(app)
 END = "--- a block ends here"
 RUN = [page for page in PAGES if page != BRIDGES and python_blocks(page)]
+#: language -> tests that run its blocks; shell blocks run in ``test_commands.py``
 RUN_BY = {
     "python": {"test_the_blocks_of_a_page_run_and_print_what_it_shows", "test_the_blocks_of_the_bridges_run"},
     "text": {"test_the_blocks_of_a_page_run_and_print_what_it_shows"},
     "json": {"test_the_rows_shown_for_score_are_scored"},
     "yaml": {"test_the_yaml_of_the_pages_is_read"},
 }
-"""Of each language the tests that run its blocks; those of a shell run in ``test_commands.py``."""
 
 
 def test_every_block_of_every_page_is_of_a_kind_that_a_test_runs() -> None:
@@ -77,7 +77,6 @@ def test_the_blocks_of_the_bridges_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def block_after(page: str, heading: str) -> str:
-    """The first block behind a line of a page."""
     _, found, rest = (ROOT / page).read_text(encoding="utf-8").partition(heading)
     assert found, heading
     return rest.split("```")[1].partition("\n")[2]
@@ -91,11 +90,11 @@ def test_the_rows_shown_for_score_are_scored(tmp_path: Path) -> None:
     assert [row["scored"]["correct"] for row in rows] == [True, True, False]
 
 
-@pytest.mark.parametrize(("place", "words"), enumerate(table(__file__, "refused")))
-def test_refusals_are_shown_as_they_are_said(place: int, words: list[str]) -> None:
+@pytest.mark.parametrize(("number", "words"), enumerate(table(__file__, "refused")))
+def test_refusals_are_shown_as_they_are_said(number: int, words: list[str]) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
-    places = ("refused by name:", "lists what becomes of each:")
-    shown = [line for one in places for line in block_after("docs/training.md", one).splitlines()][place]
+    lines = ("refused by name:", "lists what becomes of each:")
+    shown = [line for one in lines for line in block_after("docs/training.md", one).splitlines()][number]
     with pytest.raises(ConfigError) as said:
         compose(None, words)
     assert shown == f"turntree: {said.value}"
@@ -127,7 +126,7 @@ def test_a_picture_is_shown_in_its_light_and_its_dark_version() -> None:
 
 
 def lines_of_pages() -> dict[str, Path]:
-    """Each command of the pages, in blocks and in the text, and its page; README's have a test of their own."""
+    # README's commands have a test of their own.
     found = {}
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -139,7 +138,7 @@ def lines_of_pages() -> dict[str, Path]:
 
 
 def refusal(line: str) -> str | None:
-    """Why a command of a page could not begin; ``None`` where its words are understood."""
+    """Return why a command's arguments are invalid, ``None`` if they are valid."""
     program, *words = (word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word))
     if program == "make":
         target = next(word for word in words if "=" not in word)
@@ -175,7 +174,7 @@ def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
     (tmp_path / "suite.yaml").write_text(block_after("docs/howto/evaluate.md", "Your own suite:"))
     assert [task.name for task in read_suite(tmp_path / "suite.yaml")] == ["sums", "AIME24"]
     (tmp_path / "mine.yaml").write_text(block_after("docs/training.md", "## A file of one's own"))
-    # In place of what the page leaves to the reader.
+    # In number of what the page leaves to the reader.
     environment = ["turntree.env=turntree/Arithmetic-v0", "actor_rollout_ref.model.path=some/model"]
     choice = compose(str(tmp_path / "mine.yaml"), environment).choice
     assert (choice.size, choice.algorithm, choice.speculation) == ("small", "dapo", ("tree",))

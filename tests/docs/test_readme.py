@@ -1,5 +1,3 @@
-"""README's blocks and commands run as they stand, in a fresh clone, with the model that one of them makes."""
-
 import re
 import shutil
 import subprocess
@@ -14,14 +12,12 @@ from tables import table
 
 README = TEXT.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-NOT_RUN: dict[str, str] = table(__file__, "not_run")
-"""Commands that are left out, and why."""
+NOT_RUN: dict[str, str] = table(__file__, "not_run")  #: commands that are skipped -> the reason
 
 (OUTPUT,) = (block for language, block in BLOCKS if language == "text")
 
 
 def rates(output: str) -> list[float]:
-    """Tokens per forward pass, as the twelve lines print them."""
     return [float(rate) for rate in re.findall(r"^([\d.]+) tokens per forward pass$", output, re.MULTILINE)]
 
 

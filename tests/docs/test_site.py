@@ -35,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def broken(site: Path) -> list[str]:
-    """Links to a page or a place of the site that is not there."""
+    """Return links to a page or anchor that the site does not have."""
     pages = {path.resolve(): Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     found = []
     for path, page in pages.items():

@@ -1,5 +1,3 @@
-"""The beginning that a stored turn leaves, with the token drawn at its first rejection, as the engines are given it."""
-
 import asyncio
 from itertools import pairwise
 
@@ -16,12 +14,10 @@ from turntree.spec_tree.rules.level import Level
 from turntree.spec_tree.rules.verify import prefix, ratio_accept
 
 LENGTH, TOP, VOCABULARY = 2, 2, 5
-EXACT, NOTICED = 1e-6, 0.01
-"""Recorded laws are float32."""
+EXACT, NOTICED = 1e-6, 0.01  # recorded distributions are float32
 
 
 def stored_turn(old, tokens):
-    """A turn and the likeliest tokens of the laws that drew it, shape (tokens, vocabulary)."""
     ids = np.argsort(-old, axis=1, kind="stable")[:, :TOP]
     with np.errstate(divide="ignore"):
         kept = np.log(np.take_along_axis(old, ids, 1)).astype(np.float32)
@@ -30,7 +26,7 @@ def stored_turn(old, tokens):
 
 
 def toss(choose, *thresholds):
-    """A coin from the middle of one of the parts that ``thresholds`` leave of (0, 1)."""
+    # A coin from the middle of one of the parts into which ``thresholds`` divide (0, 1).
     edges = np.unique(np.clip([0.0, *np.concatenate([np.atleast_1d(t) for t in thresholds]), 1.0], 0, 1))
     parts = list(pairwise(edges.tolist()))
     low, high = parts[choose([high - low for low, high in parts])]
@@ -38,7 +34,7 @@ def toss(choose, *thresholds):
 
 
 def redraw_coins(choose, p, q):
-    """The two coins of a redraw: among p's known tokens and its unknown mass, then in the whole residual law."""
+    # First among p's known tokens and its unknown mass, then in the whole residual distribution.
     order = np.argsort(-p, kind="stable")
     rest = np.maximum(p - q, 0.0)[order]
     total = rest[:TOP].sum() + 1 - p[order[:TOP]].sum()
@@ -46,7 +42,6 @@ def redraw_coins(choose, p, q):
 
 
 def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
-    """The law of whole turns: ``verify``'s beginning, continued by the policy."""
     engine = TabledEngine(p)
     with asyncio.Runner() as runner:
 
@@ -57,10 +52,10 @@ def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
             turn = stored_turn(old, stored)
             old = np.where(np.argsort(np.argsort(-old, axis=1, kind="stable"), axis=1) < TOP, old, 0.0)
             coins = np.full(LENGTH + 2, 0.5)
-            for place in range(LENGTH):
-                ratio = new[place, stored[place]] / max(old[place, stored[place]], 1e-300)
-                coins[place] = toss(choose, ratio if old[place, stored[place]] else 0.0)
-                if coins[place] > ratio:
+            for position in range(LENGTH):
+                ratio = new[position, stored[position]] / max(old[position, stored[position]], 1e-300)
+                coins[position] = toss(choose, ratio if old[position, stored[position]] else 0.0)
+                if coins[position] > ratio:
                     break
             kept = int(prefix(ratio_accept(new[at, tokens], old[at, tokens], coins[:LENGTH])))
             if kept < LENGTH:
@@ -68,7 +63,7 @@ def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
             if same_coin:
                 coins[LENGTH + 1] = coins[LENGTH]
             monkeypatch.setattr(
-                turn_verification, "uniform", lambda seed, places: coins[np.minimum(places, len(coins) - 1)]
+                turn_verification, "uniform", lambda seed, positions: coins[np.minimum(positions, len(coins) - 1)]
             )
             rule = RatioRule(top=TOP, vocabulary=VOCABULARY, lenience=1.0, seed=0)
             verified = runner.run(verify(engine, (), turn, stored, Sampling(), rule, Level.B))

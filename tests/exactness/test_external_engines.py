@@ -1,5 +1,3 @@
-"""The rows of the exactness report for vLLM and SGLang: whole-turn reuse over the engines themselves."""
-
 import pytest
 
 

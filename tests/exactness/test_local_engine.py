@@ -1,8 +1,8 @@
-"""The local engine: seeded turns are those of plain decoding, token for token in float64, and others follow the law.
+"""Seeded turns equal plain decoding token for token in float64, and other turns follow the model's distribution.
 
-The law is the model's own at temperature 1, whatever was drafted: two-token turns after two forced prefixes are
-counted against the joint law of the model's own forward pass. The test is chi-square at level 1e-3; a bias of total
-variation .05 after each prefix would be found with probability above .99, as ``test_the_power_is_as_stated`` computes.
+Two-token turns after two forced prefixes are counted against the joint distribution of the model's own forward pass.
+The test is chi-square at level 1e-3; a bias of total variation .05 after each prefix would be noticed with probability
+above .99, as ``test_the_power_is_as_stated`` computes.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 
 def random_sampling(rng: np.random.Generator) -> Sampling:
-    """All transforms come up, each in about every third request."""
+    # Each transform occurs in about every third request.
 
     def sometimes(value, otherwise):
         return value if rng.random() < 0.35 else otherwise
@@ -49,8 +49,8 @@ def random_sampling(rng: np.random.Generator) -> Sampling:
     )
 
 
-def random_guess(rng: np.random.Generator, turn: tuple[int, ...]) -> list[int]:
-    """Nothing, the turn itself, the turn with a wrong token, or anything, with more behind it."""
+def random_turn_draft(rng: np.random.Generator, turn: tuple[int, ...]) -> list[int]:
+    # Nothing, the turn itself, the turn with a wrong token, or anything; then possibly more tokens.
     turn_draft = list(turn)
     kind = rng.integers(4)
     if kind == 0:
@@ -71,12 +71,12 @@ def random_cases(number: int) -> list[Case]:
     prompts = [rng.integers(0, SIZE, size=int(rng.integers(1, 30))).tolist() for _ in range(CASES)]
     samplings = [random_sampling(rng) for _ in range(CASES)]
     turns = run_core(random_model(number), prompts, samplings.__getitem__)
-    turn_drafts = [random_guess(rng, turn.token_ids) for turn in turns]
+    turn_drafts = [random_turn_draft(rng, turn.token_ids) for turn in turns]
     return [Case(*parts) for parts in zip(prompts, samplings, turn_drafts, strict=True)]
 
 
 def speculated(number: int, cases: list[Case]) -> list[Completion]:
-    """The turns by the engine: random order, arrivals, batch and chunk sizes, drafts of all kinds."""
+    # Random order, arrivals, batch and chunk sizes, and drafts of all kinds.
     rng = np.random.default_rng([number, 1])
     order = rng.permutation(len(cases))
     turns = run_core(
@@ -91,11 +91,10 @@ def speculated(number: int, cases: list[Case]) -> list[Completion]:
         prefill_chunk=int(rng.choice([4, 9, 1024])),
         max_context=64,
     )
-    return [turns[place] for place in np.argsort(order)]
+    return [turns[index] for index in np.argsort(order)]
 
 
 def plainly_decoded(number: int, cases: list[Case], turns: list[Completion]) -> list[bool]:
-    """Which of the turns are what plain decoding gives."""
     model = random_model(number)
     return [
         plain_tokens(model, case.prompt, turn.token_ids, case.sampling, case.sampling.seed) == turn.token_ids
@@ -113,7 +112,7 @@ def test_drafts_batches_and_order_never_change_a_seeded_turn(number):
 
 
 def test_noise_keyed_by_the_place_in_the_draft_is_noticed(monkeypatch):
-    """Control: noise that does not move with the position of the token alone."""
+    """Control: noise that does not depend on the token's position alone."""
     cases = random_cases(1)
     right = emission.race
     monkeypatch.setattr(emission, "race", lambda p, seeds, positions: right(p, seeds, np.arange(len(p))))
@@ -121,7 +120,7 @@ def test_noise_keyed_by_the_place_in_the_draft_is_noticed(monkeypatch):
 
 
 def test_penalties_that_forget_the_path_are_noticed(monkeypatch):
-    """Control: every node is penalised as if it stood where the sampled tokens end."""
+    """Control: every node is penalised as if it followed the last sampled token."""
     cases = random_cases(1)
     right = Penalties.apply
     monkeypatch.setattr(Penalties, "apply", lambda self, x, rows, nodes: right(self, x, rows, self.roots[rows]))
@@ -138,7 +137,7 @@ def model():
 
 
 def joint_law(prefix: list[int]) -> np.ndarray:
-    """Of the next two tokens, shape (FEW * FEW,)."""
+    # Of the next two tokens, shape (FEW * FEW,).
     own = model()
     laws = [laws_along(own, prefix, [token], Sampling()) for token in range(FEW)]
     return np.concatenate([laws[token][0, token] * laws[token][1] for token in range(FEW)])
@@ -172,7 +171,7 @@ def test_the_power_is_as_stated():
 
 
 def test_resampling_from_the_full_law_after_a_rejection_is_noticed(monkeypatch):
-    """Control: after a rejection, draw again from all of p instead of keeping what was drawn."""
+    """Control: after a rejection, draw again from p instead of keeping the drawn token."""
     right = emission.sample_then_match
 
     def broken(draft, draw, room, stops):
@@ -192,7 +191,7 @@ def test_resampling_from_the_full_law_after_a_rejection_is_noticed(monkeypatch):
 
 
 def test_noise_that_two_positions_share_is_noticed(monkeypatch):
-    """Control: fixed coins; each token alone has the right law, the pair has not."""
+    """Control: fixed coins; each token alone is distributed correctly, the pair is not."""
     right = emission.race
     monkeypatch.setattr(emission, "race", lambda p, seeds, positions: right(p, seeds, np.zeros_like(positions)))
     assert p_value(monkeypatch, eager=True, draws=2000) < 1e-6

@@ -1,8 +1,8 @@
 """The verification rules: each row of the exactness report holds, and so do policies and turns of other sizes.
 
-A row is a rule and a control, a rule with a fault: the one must say what the policy says, the other must not. Then
-what the proofs stand on, an enumeration that sees every path, every region of a coin and every order of clocks; and
-real draws, whose chi-square test over whole turns has the power that the report's rows state.
+A row has a rule and a control, the rule with a fault: the rule must sample from the policy, the control must not.
+Further tests check the foundations: the enumeration sees every path, every region of a coin and every order of clocks,
+and the chi-square test has the power that the rows state.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ EXACT, NOTICED = 1e-12, 0.01
 
 @pytest.fixture(scope="module")
 def rules() -> ModuleType:
-    """The rows, and in the same module all laws that they compare."""
+    # The rows' module also imports all distributions that they compare.
     return import_module("laws.rule_rows")
 
 
@@ -86,12 +86,12 @@ def test_a_rule_says_what_the_policy_says_in_turns_of_all_sizes(rules, rule, siz
 
 
 def test_a_tree_verified_with_the_laws_of_other_nodes_is_noticed(rules, monkeypatch):
-    """The laws of a row's nodes shifted by one, as an engine with an index fault would have them."""
+    """Control: distributions shifted by one node, as by an index fault in an engine."""
     p, laws = rules.policy(1, 3), import_module("laws.point_mass")
     right = laws.sample_then_match
 
     def shifted(draft, draw, room, stops):
-        return right(draft, lambda rows, places, depth: draw(rows, np.maximum(places - 1, 0), depth), room, stops)
+        return right(draft, lambda rows, nodes, depth: draw(rows, np.maximum(nodes - 1, 0), depth), room, stops)
 
     monkeypatch.setattr(laws, "sample_then_match", shifted)
     assert max(rules.tv(rules.tree_law(p, 3, 3, seed), rules.plain(p, 3)) for seed in range(4)) > NOTICED
@@ -127,7 +127,7 @@ def test_siblings_that_draft_from_each_other_are_independent(rules, vocabulary, 
 
 
 def test_siblings_that_keep_each_others_tokens_as_draws_are_noticed_jointly_only(rules):
-    """The ratio rule with q = p keeps a sibling's tokens always: right one by one, wrong together."""
+    """Control: the ratio rule with q = p always accepts a sibling's token: right marginally, wrong jointly."""
     p = rules.policy(4, 3)
     alone, joint = rules.plain(p, 2), rules.sibling_law(p, 2, 2, "known")
     assert rules.tv(rules.marginal(joint, lambda both: both[2:]), alone) < EXACT
@@ -202,7 +202,7 @@ def test_plain_draws_have_the_policys_law_and_those_of_another_policy_are_notice
 
 
 def test_the_power_is_what_repeated_tests_find_and_cells_with_few_expected_are_merged(draws):
-    """A law at total variation 0.02 whose difference is spread as the bound has it, drawn 300 times."""
+    """Draw 300 times at total variation 0.02, with the difference spread as in the bound."""
     rng = np.random.default_rng(0)
     law = np.full(10, 0.1)
     other = law * (1 + 0.04 * np.resize([1, -1], 10))

@@ -1,5 +1,3 @@
-"""Turns that were made ahead are those of plain decoding by the policy of their step, token for token in float64."""
-
 import asyncio
 from typing import NamedTuple
 
@@ -8,7 +6,7 @@ import pytest
 import torch
 from cores import tiny_llama
 from plain_decoding import plain_tokens
-from run_ahead_turns import RunAhead
+from run_ahead_turns import RunAheadTurns
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
@@ -16,8 +14,7 @@ from turntree.agents.turn_drafts.turn_storage import storage_key
 from turntree.spec_tree import SpecForest
 
 PROMPTS = [(1, 2, 3 + number) for number in range(6)]
-NEXT = 1000
-"""Seeds of the next step's turns begin here, those of the running step at 0."""
+NEXT = 1000  #: first seed of the next step's turns; the running step's seeds start at 0
 
 
 def sampling(seed: int) -> Sampling:
@@ -25,7 +22,6 @@ def sampling(seed: int) -> Sampling:
 
 
 def updated(model):
-    """The model after a small step of training."""
     generator = torch.Generator().manual_seed(1)
     return {
         name: value + 0.02 * value.abs().mean() * torch.randn(value.shape, generator=generator, dtype=value.dtype)
@@ -38,15 +34,13 @@ def an_engine(max_batch: int = 4) -> LocalEngine:
     return LocalEngine(tiny_llama(), config=config, forest=SpecForest())
 
 
-async def turns_of(one: LocalEngine | RunAhead, seed: int) -> list[Completion]:
-    """A turn for each prompt, with seeds from ``seed`` on."""
+async def turns_of(one: LocalEngine | RunAheadTurns, seed: int) -> list[Completion]:
     return await asyncio.gather(
         *(one.generate(TurnRequest(prompt, sampling(seed + i))) for i, prompt in enumerate(PROMPTS))
     )
 
 
-def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]:
-    """The same, begun ahead of the next step."""
+def precompute_all(run_ahead: RunAheadTurns, seed: int) -> list[asyncio.Task[Completion]]:
     asked = [
         run_ahead.precompute(TurnRequest(prompt, sampling(seed + i), precomputed_for=2))
         for i, prompt in enumerate(PROMPTS)
@@ -57,17 +51,16 @@ def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]
 class Steps(NamedTuple):
     running: list[Completion]
     next: list[Completion]
-    ahead: RunAhead
+    ahead: RunAheadTurns
 
 
 async def two_steps(*, precomputed_seed: int = NEXT, make: bool = True) -> Steps:
-    """The running step's turns and, in the slots that they leave, those of the next one with seeds from
-    ``precomputed_seed``; then new weights, then the next step's turns with seeds from ``NEXT``."""
+    """Run a step that precomputes the next one in free slots, update the weights, and run the next step."""
     with an_engine() as engine:
-        run_ahead = RunAhead(engine)
+        run_ahead = RunAheadTurns(engine)
         tasks = []
         if make:
-            tasks = made_ahead(run_ahead, precomputed_seed)
+            tasks = precompute_all(run_ahead, precomputed_seed)
             await asyncio.sleep(0.02)
         running = await turns_of(run_ahead, 0)
         await asyncio.gather(*tasks)
@@ -80,7 +73,7 @@ async def two_steps(*, precomputed_seed: int = NEXT, make: bool = True) -> Steps
 
 
 def plain(turns: list[Completion]) -> list[bool]:
-    """Which of the next step's turns the new policy says with the same seeds and nothing else."""
+    # Which of the next step's turns equal plain decoding by the new policy with the same seeds.
     model = tiny_llama()
     model.load_state_dict(updated(model))
     return [
@@ -116,28 +109,28 @@ def test_the_tokens_are_those_of_a_run_that_makes_nothing_ahead_and_promoted_one
 
 
 async def test_the_draft_alone_without_the_new_policys_word_is_noticed():
-    """Control: what was made ahead, taken as it is."""
+    """Control: precomputed turns without verification."""
     with an_engine() as engine:
         assert not all(plain(await turns_of(engine, NEXT)))
 
 
 async def test_noise_that_the_policy_was_trained_on_is_never_promoted():
-    """Control: turns made ahead with seeds that the running step uses as well."""
+    """Control: turns precomputed with seeds that the running step also uses."""
     steps = await two_steps(precomputed_seed=0)
-    stock = steps.ahead.store
-    assert all(number in stock.trained for number in range(len(PROMPTS)))
+    store = steps.ahead.store
+    assert all(number in store.trained for number in range(len(PROMPTS)))
     for number, prompt in enumerate(PROMPTS):
         key = storage_key(prompt, sampling(number))
-        stock.put(key, number, (1, 2), step=9)
-        assert stock.take(key, number) is None
-    assert stock.counts.refused == len(PROMPTS)
+        store.put(key, number, (1, 2), step=9)
+        assert store.take(key, number) is None
+    assert store.counts.refused == len(PROMPTS)
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_turn_given_up_at_any_moment_goes_on_as_if_it_had_not_been(seed: int):
     wait = np.random.default_rng(seed).uniform(0, 0.01, size=8)
     with an_engine(max_batch=2) as engine:
-        tasks = made_ahead(RunAhead(engine), NEXT)
+        tasks = precompute_all(RunAheadTurns(engine), NEXT)
         for seconds in wait:
             await asyncio.sleep(seconds)
             await engine.abort_precomputed()

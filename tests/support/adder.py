@@ -1,5 +1,3 @@
-"""An environment of a few lines that speaks the answer format, and an episode in it."""
-
 from threading import current_thread
 from typing import Any
 
@@ -15,7 +13,7 @@ from turntree.envs.task import Task
 
 
 class Adder(gymnasium.Env[str, str]):
-    """Speaks the answer format of an environment: ``call N`` runs a tool, anything else answers."""
+    """Run a tool for ``call N`` and take anything else as the answer."""
 
     step_inline = True
 

@@ -1,5 +1,3 @@
-"""``turntree eval`` on a few tasks of arithmetic, as a command does it: for engines."""
-
 from pathlib import Path
 
 import pytest
@@ -8,12 +6,11 @@ from turntree.agents.cli import main
 from turntree.agents.engines.protocol import Completion
 from turntree.agents.episodes.record import read_episodes
 
-TOKENS = 12
-"""Of a turn at most."""
+TOKENS = 12  #: per turn, at most
 
 
 def evaluated(engine: str, url: str, model: Path, out: Path) -> list[Completion]:
-    """The turns of two samples of three tasks of an engine at ``url``, with ``model``'s tokenizer; none was lost."""
+    """Run ``turntree eval`` for two samples of three tasks and check that no episode failed."""
     asked = ("eval", "turntree/Arithmetic-v0", "--engine", engine, "--base-url", url, "--model", model)
     with pytest.raises(SystemExit) as stopped:
         main([str(word) for word in (*asked, "-n", 3, "--samples", 2, "--max-tokens", TOKENS, "--out", out)])

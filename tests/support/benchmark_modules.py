@@ -1,5 +1,3 @@
-"""Modules of benchmarks/, imported as its scripts do it: by a bare name, from its folder."""
-
 import importlib
 import sys
 from pathlib import Path

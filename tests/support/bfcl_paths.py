@@ -1,5 +1,3 @@
-"""Policies that follow the path of a BFCL task, and paths that are not quite it."""
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +10,7 @@ Path = list[list[dict[str, Any]]]
 
 
 def follow(env: Env, index: int, path: Path) -> Played:
-    """A policy that makes the calls of a path, those of one turn at once, and then a few words."""
+    """Play a policy that makes the calls of ``path``: all calls of a turn at once, then a few words."""
 
     def turns(env: Env) -> Iterator[str]:
         for calls in path:
@@ -28,14 +26,12 @@ def path_of(env: Env, index: int) -> Path:
 
 
 def left_out(path: Path) -> Iterator[Path]:
-    """A path without each of its calls."""
     for turn, calls in enumerate(path):
         for number in range(len(calls)):
             yield [*path[:turn], calls[:number] + calls[number + 1 :], *path[turn + 1 :]]
 
 
 def changed(path: Path) -> Iterator[Path]:
-    """A path with each of its arguments changed."""
     for turn, calls in enumerate(path):
         for number, one in enumerate(calls):
             for name, value in one["arguments"].items():

@@ -1,7 +1,7 @@
-"""A stand-in for the package ``bfcl-eval``, where that is not installed: two small APIs, and six without a function.
+"""Stand-in for the package ``bfcl-eval``: two small APIs, and six APIs without functions.
 
-They misbehave as the package's own do: they keep what they are given, set what the process shares, raise, and search
-folders that may hold themselves. What the package would compute for minutes they do not compute.
+Like the package's own APIs, these keep references to their arguments, change process-wide settings, raise, and search
+folders that may contain themselves. Computations that take the package minutes are left out.
 """
 
 import decimal
@@ -20,12 +20,11 @@ import pytest
 
 from turntree.envs.bfcl import apis
 
-SHARED_CARD = {"balance": 100}
-"""Part of every world with a long context, until an episode has one of its own."""
+SHARED_CARD = {"balance": 100}  #: shared by all worlds with a long context, as in the package
+#: runs a test with the stand-in and, in the interop environment, with the package
 both = pytest.mark.parametrize(
     "package", ["stand-in", pytest.param("bfcl-eval", marks=pytest.mark.interop)], indirect=True
 )
-"""A test with the stand-in, and with the package itself."""
 _KINDS = {int: "integer", float: "float", str: "string", list: "array"}
 
 
@@ -46,7 +45,7 @@ class GorillaFileSystem:
                 self.root.contents[name] = file["content"]
 
     def _put(self, source: str, destination: str) -> Folder:
-        """A new folder in the one that has this name, or of this name."""
+        # Into the folder called ``destination`` if there is one, else under that new name.
         here = self._current_dir
         folder, name = (here.contents[destination], source) if destination in here.contents else (here, destination)
         made = folder.contents[name] = Folder(folder)
@@ -134,7 +133,6 @@ def _document(name: str, function: Any) -> dict[str, Any]:
 
 
 def modules(folder: Path) -> dict[str, ModuleType]:
-    """What ``sys.modules`` must hold; documents are written to ``folder``."""
     documents = folder / "data" / "multi_turn_func_doc"
     documents.mkdir(parents=True)
     made = {"bfcl_eval": ModuleType("bfcl_eval")}
@@ -153,7 +151,6 @@ _FOLDER = TemporaryDirectory()
 
 
 def install() -> None:
-    """Use it for the rest of this process, unless the package itself is there."""
     try:
         import bfcl_eval  # noqa: F401
     except ImportError:
@@ -162,7 +159,7 @@ def install() -> None:
 
 @pytest.fixture
 def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stand-in also where the package itself is installed, unless a test asks for that."""
+    """Use the stand-in even where the package is installed, unless the test asks for the package."""
     cached = (apis.all_api_tools, apis.tools_of)
     if getattr(request, "param", "stand-in") == "stand-in":
         for name, module in modules(tmp_path).items():

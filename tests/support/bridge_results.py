@@ -1,4 +1,4 @@
-"""Tables of results in the documentation, that of bridges among them: what a test found must stand there."""
+"""Check result tables of the documentation (bridges, clients): each row must show what its test found."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,6 @@ _ROW = re.compile(r"^\| (?P<package>\S+) (?P<version>\d\S*) \| (?P<bridge>.+?) \
 
 
 def rows(page: Path = PAGE, heading: str | None = None) -> dict[str, re.Match[str]]:
-    """The rows of the tables behind a heading by package: its version, the bridge, what was found."""
     text = "\n" + page.read_text(encoding="utf-8")
     if heading is not None:
         text = text.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
@@ -17,7 +16,6 @@ def rows(page: Path = PAGE, heading: str | None = None) -> dict[str, re.Match[st
 
 
 def require_result(package: str, found: str, page: Path = PAGE, heading: str | None = None) -> None:
-    """Fail if the table says anything else of a package."""
     row = rows(page, heading).get(package)
     assert row is not None, f"{page} has no row for {package}; what was found: {found}"
     assert row["found"] == found, f"{page.name}, {package}: the table says {row['found']!r}, the tests found {found!r}"

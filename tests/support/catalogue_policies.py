@@ -1,4 +1,4 @@
-"""Policies that win every task of the catalogue, one an environment, and such that say nothing useful and win none."""
+"""Policies that solve every task of the catalogue, one per environment, and policies that must score 0 everywhere."""
 
 import itertools
 import re
@@ -13,9 +13,7 @@ from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.math.sets import MATH_SETS
 
 Policy = Callable[[Env], Iterator[str]]
-"""From an environment in an episode to the turns."""
-HAND_OVER = "transfer_to_human_agents"
-"""The tool of every service that hands a customer over to a person."""
+HAND_OVER = "transfer_to_human_agents"  #: the tool with which every service hands the conversation to a person
 INTEGERS = range(3_000)
 
 
@@ -48,7 +46,7 @@ def look_up(env: Env) -> Iterator[str]:
 
 
 def serve(env: Env) -> Iterator[str]:
-    """The solution; where only a refusal or an answer is right, a look at the customer and the orders first."""
+    # Where the right outcome is a refusal or an answer, look up the user and the orders first.
     if turns := env.solution():
         return (yield from turns)
     task = env.current_task
@@ -72,12 +70,10 @@ WINNERS: dict[str, Policy] = {
 
 
 def always(text: str) -> Policy:
-    """Says the same in every turn."""
     return lambda env: itertools.repeat(text)
 
 
 def hand_over(env: Env) -> Iterator[str]:
-    """Hands a customer over at once; says nothing where there is nobody to hand over to."""
     if any(tool.name == HAND_OVER for tool in env.offered_tools):
         yield call(env, HAND_OVER, summary="a customer")
     yield from itertools.repeat("")
@@ -94,15 +90,10 @@ LOSERS: dict[str, Policy] = {
 
 
 class Played(NamedTuple):
-    """How an episode went."""
-
     task: Task
-    reward: float
-    """The sum over its turns."""
+    reward: float  #: sum over the turns
     stop_reason: str
-    """As ``info`` says it."""
     failure: str
-    """Empty unless the episode ended as a failure."""
 
     @property
     def won(self) -> bool:
@@ -114,7 +105,6 @@ class Played(NamedTuple):
 
 
 def play_as(env: Env, policy: Policy, index: int) -> Played:
-    """One episode of a policy that speaks until it ends."""
     env.reset(seed=index, options={"index": index})
     task, reward = env.current_task, 0.0
     for turn in policy(env):

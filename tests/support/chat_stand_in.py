@@ -1,4 +1,4 @@
-"""A server of chat completions that is made up: real HTTP, answers by a function."""
+"""A fake chat-completions server: real HTTP, answers computed by a function."""
 
 import json
 import threading
@@ -9,14 +9,13 @@ from typing import Any, NamedTuple, Self
 
 
 class Answer(NamedTuple):
-    body: Any
-    """JSON, a text, or an iterator of the pieces in which a body of unknown length comes."""
+    body: Any  #: JSON, text, or an iterator of chunks of unknown total length
     status: int = 200
     headers: Mapping[str, str] = {}
 
 
 def said(content: str | None, *calls: tuple[str, Any], finish_reason: str | None = "stop") -> Answer:
-    """A chat completion of one choice; arguments that are no text become JSON."""
+    """Build a chat completion with one choice; arguments that are not text become JSON."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [
@@ -31,7 +30,7 @@ def said(content: str | None, *calls: tuple[str, Any], finish_reason: str | None
 
 
 class ChatStandIn:
-    """Serves while it is entered; ``asked`` are the bodies of the completions, ``headers`` those of all requests."""
+    """Serve while entered; record the request bodies in ``asked`` and all headers in ``headers``."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], Answer], models: Answer | None = None) -> None:
         self.answer = answer

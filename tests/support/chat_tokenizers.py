@@ -1,5 +1,3 @@
-"""Small tokenizers with chat templates, made on the spot: no test needs a hub."""
-
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ def chatml_tokenizer() -> Any:
 
 
 def make_tokenizer(template: str, *, special: list[str], eos: str, bos: str | None = None) -> Any:
-    """A small byte-level BPE with ``special`` tokens and ``template``."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -41,7 +38,7 @@ def make_tokenizer(template: str, *, special: list[str], eos: str, bos: str | No
 
 
 def byte_fallback_tokenizer() -> Any:
-    """A tokenizer that writes what its few characters lack as runs of bytes, as those of Llama 2 and Gemma."""
+    """Build a tokenizer that encodes unknown characters as byte tokens, like Llama 2's and Gemma's."""
     special = ["<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     characters = ["▁", "\n", *map(chr, range(0x21, 0x7F)), *"的不éи한"]
     words = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *characters]

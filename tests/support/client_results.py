@@ -1,5 +1,3 @@
-"""The table of clients in the documentation: what a test found must stand there."""
-
 from functools import partial
 
 import bridge_results

@@ -1,5 +1,3 @@
-"""Combinations of parameters, of which every third runs in ``make test`` and all in ``make test-all``."""
-
 import itertools
 from typing import Any
 
@@ -7,7 +5,10 @@ import pytest
 
 
 def every_third(*axes: Any) -> list[Any]:
-    """Rows for ``parametrize``: each value of each axis comes up in a row without the mark ``release``."""
+    """Return rows for ``parametrize``; two thirds are marked ``release``, so only ``make test-all`` runs them.
+
+    Each value of each axis occurs in a row without the mark.
+    """
     numbered = itertools.product(*map(enumerate, axes))
     return [
         pytest.param(*(value for _, value in row), marks=[pytest.mark.release] if sum(n for n, _ in row) % 3 else [])

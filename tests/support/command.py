@@ -1,5 +1,3 @@
-"""The command line as it is met: words in; status, what was printed and what was complained of out."""
-
 import json
 from typing import Any, NamedTuple
 
@@ -15,7 +13,6 @@ class Said(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What was printed with ``--json``, of a command that succeeded."""
         assert self.status == 0, self.err
         return json.loads(self.out)
 
@@ -26,7 +23,6 @@ class Said(NamedTuple):
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *words: Any) -> Said:
-    """Run ``turntree`` in this process; words that are numbers or paths become text."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stopped:
         main([str(word) for word in words])

@@ -1,9 +1,9 @@
-"""``verify_kernel`` beside its reference, as a program: Triton's interpreter is chosen before Triton is imported.
+"""Compare ``verify_kernel`` with its reference, as a program: TRITON_INTERPRET must be set before Triton is imported.
 
     TRITON_INTERPRET=1 python tests/support/compared_draws.py cpu "" "CODE"...
 
-The first word is the device. Each other one is code that is run before a comparison, for example one that puts a fault
-in; each comparison is made in a fork of its own and is a line of JSON.
+The first argument is the device. Each further argument is code to run before a comparison, for example to plant a
+fault. Each comparison runs in its own fork and prints one line of JSON.
 """
 
 import json
@@ -15,8 +15,7 @@ import numpy as np
 import torch
 import triton.language  # noqa: F401  # the longest part of a comparison is to import it
 
-VOCABULARY = 4500
-"""Blocks of 2048 tokens, of which the last one is not whole."""
+VOCABULARY = 4500  #: not a multiple of the kernel's block of 2048 tokens
 TEMPERATURES = (1.0, 0.7, 0.0, 1.3)
 LENGTHS = (3, 0, 5, 1)
 TOKENS = 40
@@ -24,7 +23,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def compared(number: int, dtype: torch.dtype, device: str) -> dict[str, float]:
-    """What differs in a batch, which ``number`` makes; its logits have a stride of their own and masked tokens."""
+    """Count the differences in one random batch; its logits have a stride and masked tokens."""
     from turntree.agents.engines.drafting import verify_kernel
 
     make = np.random.default_rng(number)
@@ -64,7 +63,6 @@ def compared(number: int, dtype: torch.dtype, device: str) -> dict[str, float]:
 
 
 def told(code: str, device: str) -> str:
-    """What differs after some code, in batches of all precisions; of a fault in one alone."""
     exec(code)
     dtypes = DTYPES[:1] if code else DTYPES
     parts = [compared(number, dtype, device) for number, dtype in enumerate(dtypes)]

@@ -1,4 +1,4 @@
-"""An image for tests of containers, made of this machine's static busybox: nothing is downloaded."""
+"""A container image built from the machine's static busybox, so that tests download nothing."""
 
 import io
 import shutil
@@ -18,7 +18,6 @@ def docker(*words: str, given: bytes | None = None) -> subprocess.CompletedProce
 
 
 def running() -> list[str]:
-    """Names of the containers of these tests."""
     listed = docker("ps", "--all", "--filter", f"ancestor={IMAGE}", "--format", "{{.Names}}")
     assert listed.returncode == 0, listed.stderr
     return listed.stdout.decode().split()

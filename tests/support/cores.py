@@ -1,5 +1,3 @@
-"""Tiny random decoders, stores that draft on purpose, and ways to run the engine's core by hand."""
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,11 +14,10 @@ from turntree.agents.engines.protocol import Completion, Sampling
 from turntree.spec_tree import DialogueState, DraftBatch, SpecForest
 
 CONFIG = LocalEngineConfig(max_batch=4, max_context=128, dtype="float64", threads=1)
-"""Of an engine around ``tiny_llama()``."""
 
 
 def tiny_llama(vocabulary: int = 32, *, seed: int = 0, sharpness: float = 3.0, dtype=torch.float64):
-    """A random Llama; ``sharpness`` scales its weights, so that its choices are not all alike."""
+    """Build a random Llama; ``sharpness`` scales its weights, so that its distributions are not flat."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     model = random_llama(vocabulary, seed=seed, max_position_embeddings=256, **heads)
     for parameter in model.parameters():
@@ -29,7 +26,7 @@ def tiny_llama(vocabulary: int = 32, *, seed: int = 0, sharpness: float = 3.0, d
 
 
 class AdversarialForest(SpecForest):
-    """Drafts random trees, whatever was said: the output must not care."""
+    """Draft random trees whatever was sampled; the output must not depend on them."""
 
     def __init__(self, vocabulary: int, seed: int = 0, branching: int = 3) -> None:
         super().__init__()
@@ -66,7 +63,7 @@ class AdversarialForest(SpecForest):
 
 
 class FixedForest:
-    """Drafts the same tree for every row and remembers nothing."""
+    """Draft the same tree for every row and learn nothing."""
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> None:
         self._tree = list(zip(zip(tokens, parents, strict=True), depths, strict=True))
@@ -96,8 +93,11 @@ def run_core(
     core: EngineCore | None = None,
     **settings,
 ) -> list[Completion]:
-    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` with the draft
-    ``turn_drafts(i)`` and seed ``i``, unless its sampling has a seed. Errors of requests are raised."""
+    """Run prompts through a core and raise what broke a request.
+
+    Request ``i`` joins at step ``arrivals(i)`` with the draft ``turn_drafts(i)``; its seed is ``i`` unless its sampling
+    sets one.
+    """
     if core is None:
         config = LocalEngineConfig(**{"max_context": 128, "speculation": speculation} | settings)
         core = EngineCore(Policy(model), config, forest)
@@ -128,7 +128,7 @@ def run_core(
 
 
 def same_turns(some: list[Completion], others: list[Completion]) -> bool:
-    """Whether the tokens are the same, and their log-probabilities up to rounding in float64."""
+    """Return whether tokens are equal, and log-probabilities up to float64 rounding."""
     return [t.token_ids for t in some] == [t.token_ids for t in others] and np.allclose(
         np.concatenate([t.logprobs for t in some]), np.concatenate([t.logprobs for t in others]), atol=1e-9
     )

@@ -1,5 +1,3 @@
-"""Starts SGLang on a machine without an accelerator, with the stand-ins of ``cpu_kernels`` for its kernels."""
-
 import json
 import os
 import sys
@@ -13,17 +11,17 @@ from tables import table
 STAND_INS = Path(__file__).resolve().parent / "cpu_kernels"
 
 CPU_ARGS: dict[str, Any] = table(__file__, "cpu_args")
-"""Arguments of an engine of float32 that plans for no more than a test needs."""
 
 
 def beside(*given: str) -> dict[str, Any]:
-    """``CPU_ARGS`` without those that are given elsewhere."""
     return {name: value for name, value in CPU_ARGS.items() if name not in given}
 
 
 def prepare(settings: dict[str, Any] | None = None) -> None:
-    """Make this process, and the engine's that it will start, find the stand-ins, and turntree's plugin its
-    ``settings``. Call it before importing SGLang."""
+    """Let this process and the engine it starts find the stand-ins and turntree's plugin its ``settings``.
+
+    Call this before importing SGLang.
+    """
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     os.environ["SGLANG_NATIVE_MOVE_KV_CACHE"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,7 +34,7 @@ def prepare(settings: dict[str, Any] | None = None) -> None:
 
 
 def flush(engine: Any, *, seconds: float = 20.0) -> None:
-    """Empty the cache once the last request has left: straight after ``generate`` SGLang may still hold it."""
+    """Empty the cache once SGLang is idle: right after ``generate`` it may still hold the last request."""
     deadline = time.monotonic() + patience(seconds)
     while True:
         answer = engine.flush_cache()

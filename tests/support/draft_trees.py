@@ -1,12 +1,13 @@
-"""Draft trees written down as pairs."""
-
 import numpy as np
 
 from turntree.spec_tree import DraftBatch
 
 
 def draft_trees(*rows: list[tuple[int, int]], last_probability: float = 1.0) -> DraftBatch:
-    """Trees from (token, parent) pairs; probabilities fall from 0.9 to ``last_probability``, or are all 1."""
+    """Build trees from (token, parent) pairs.
+
+    Probabilities fall from 0.9 to ``last_probability``, or are all 1.
+    """
     depths: list[int] = []
     for row in rows:
         own: list[int] = []
@@ -25,7 +26,7 @@ def draft_trees(*rows: list[tuple[int, int]], last_probability: float = 1.0) -> 
 
 
 def random_trees(rng: np.random.Generator, rows: int, most: int) -> DraftBatch:
-    """Trees with distinct siblings, and probabilities that fall along each path."""
+    """Build random trees with distinct siblings and probabilities that fall along each path."""
     trees = []
     for _ in range(rows):
         tree: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""An environment that says the gold answer itself, and a tool that prints it, in every form that pays."""
+"""An environment whose prompts and tools contain the gold answer in every form that a reward accepts."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def reveal(x: str) -> str:
 
 
 class Echoing(Env):
-    """The policy speaks twice; between its turns the gold answer is said. Gives no reward itself."""
+    """Ask the policy twice and put the gold answer between its turns; give no reward of its own."""
 
     tools = (reveal,)
 
@@ -37,7 +37,6 @@ class Echoing(Env):
 
 
 def spoken(*texts: str, observations: tuple[Message, ...] = (), calls: bool = False) -> Episode:
-    """An episode of these turns, with the same observation after each."""
     turns = tuple(Turn(prompt_ids=(0,), completion=SAID, text=text, observation=observations) for text in texts)
     messages: list[Message] = [Message(role=Role.USER, content=ECHO)]
     for text in texts:

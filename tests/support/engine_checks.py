@@ -1,7 +1,7 @@
-"""What every engine must do, as tests: the test file of an engine derives a class, and has the fixtures ``engine`` and
-``policy``, a ``PolicyLaw`` of the engine's model. What is right follows from formulas and that model's logits.
+"""Tests that every engine must pass; an engine's test file subclasses them.
 
-The model is a ``save_tiny_llama`` whose context is ``CONTEXT``.
+The test file provides the fixtures ``engine`` and ``policy``, a ``PolicyLaw`` of the engine's model, which is a
+``save_tiny_llama`` with a context of ``CONTEXT`` tokens. Expected values come from formulas and the model's logits.
 """
 
 import asyncio
@@ -24,21 +24,19 @@ from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 CONTEXT = 160
-ATTEMPTS = 30
-"""To meet turns in their middle: on a busy machine one may be at its end before it can be stopped."""
-PROMPT = tuple(1 + n % 30 for n in range(35))
-"""Longer than a block of keys and values in vLLM."""
+ATTEMPTS = 30  #: tries to catch a turn before it ends, which a busy machine makes hard
+PROMPT = tuple(1 + n % 30 for n in range(35))  #: longer than one of vLLM's blocks of keys and values
+#: drawn in one batch, so that mixing up two requests' transforms is noticed
 LAWS: tuple[dict[str, float], ...] = (
     {"temperature": 1.0},
     {"temperature": 0.7},
     {"temperature": 1.3, "top_p": 0.8},
     {"temperature": 1.3, "top_k": 6},
 )
-"""Drawn from side by side, so that a request that is given another's law is noticed."""
 
 
 def state(name: str) -> DialogueState:
-    """Of an environment of its own: nothing that was said elsewhere is drafted there."""
+    """Return a state of its own environment, so that nothing sampled elsewhere is drafted."""
     return DialogueState(exact=crc32(name.encode()), task=name, env=name)
 
 
@@ -48,7 +46,7 @@ def steps(turns: list[Completion]) -> int:
 
 @contextmanager
 def new_weights(engine: Any, policy: PolicyLaw, new: dict[str, Any]) -> Iterator[PolicyLaw]:
-    """Gives the engine new weights until the end of the block; the reference that has them, too."""
+    """Give the engine new weights until the end of the block and yield the reference with these weights."""
     before = policy.weights()
     engine.update_weights(list({**before, **new}.items()))
     try:
@@ -58,19 +56,15 @@ def new_weights(engine: Any, policy: PolicyLaw, new: dict[str, Any]) -> Iterator
 
 
 class EngineChecks:
-    """Of engines, and of the clients of their servers."""
-
     context = CONTEXT
-    end: int | None = 31
-    """The model's own end token, if it is likely enough to come up."""
+    end: int | None = 31  #: the model's end token, if it is likely enough to occur
     laws: tuple[dict[str, float], ...] = LAWS
-    exactly = 2e-4
-    """How far log-probabilities may be from the reference's in float64."""
+    exactly = 2e-4  #: tolerance of log-probabilities against the float64 reference
 
     def test_the_reference_hears_where_a_token_stands(self, policy: PolicyLaw) -> None:
-        """Without it no test here would notice drafts that are verified one place off."""
-        places = np.arange(6)
-        logits = policy.logits([PROMPT[:6]] * 2, [places.tolist(), (places + (places > 3)).tolist()])
+        """Without this, no test would notice drafts that are verified one position off."""
+        positions = np.arange(6)
+        logits = policy.logits([PROMPT[:6]] * 2, [positions.tolist(), (positions + (positions > 3)).tolist()])
         right, wrong = (distribution(row, Transforms()) for row in logits)
         assert abs(right - wrong).sum() / 2 > 0.03
 
@@ -126,7 +120,7 @@ class EngineChecks:
         assert scores.top.logprobs == pytest.approx(np.log(-np.sort(-p)[:, :4]), abs=self.exactly)
 
     async def test_a_turn_ends_at_its_own_stop_tokens_alone(self, engine: Any) -> None:
-        """Not at the model's; a second time, with the token that ends it drafted."""
+        """Not at the model's end token; the second time, the token that ends the turn is drafted."""
         sampling = [Sampling(max_tokens=40, seed=seed) for seed in range(6)]
         turns = await asyncio.gather(
             *(engine.generate(TurnRequest(PROMPT, how, state=state("free"))) for how in sampling)
@@ -156,20 +150,19 @@ class EngineChecks:
 
 
 class OwnEngineChecks(EngineChecks):
-    """Of engines that run in or beside this process: they count, and take weights."""
+    """Tests for engines in or beside this process, which count and accept weights."""
 
     def held(self, engine: Any) -> tuple[int, int]:
-        """Turns in the store, finished and live."""
         raise NotImplementedError
 
     async def settled(self, engine: Any) -> tuple[int, int]:
-        """The same when all that ended before is in the store or gone; each call adds a turn of its own."""
+        # Waits until every ended turn is stored or gone; each call adds a turn of its own.
         await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=4), state=state("between")))
         await asyncio.to_thread(engine.reset_prefix_cache)
         return await asyncio.to_thread(self.held, engine)
 
     async def test_turns_that_were_said_before_take_fewer_steps(self, engine: Any) -> None:
-        """Also after the cache is emptied, and where the caller drafts them."""
+        """Also after the cache is emptied, and where the caller drafts the turns."""
         sampling, said = [Sampling(max_tokens=24, seed=seed) for seed in range(6)], []
         for here in ("first", "first", "elsewhere"):
             drafts = [turn.token_ids for turn in said[0]] if here == "elsewhere" else [()] * 6
@@ -268,7 +261,7 @@ class OwnEngineChecks(EngineChecks):
         assert await self.settled(engine) == (finished + 1, live)
 
     async def test_a_given_turn_is_replayed_in_two_passes_at_most(self, engine: Any, policy: PolicyLaw) -> None:
-        """Whole, wrong from some place on, cut by the limit or by a stop token, and up to the context's last place."""
+        """Whole, wrong from some position on, cut by the limit or a stop token, and up to the context's end."""
         for number, asked in enumerate(self.laws[::2]):
             seed, here = 300 + number, state(f"given {number}")
             turn = policy.seeded(PROMPT, 40, seed, **asked)

@@ -1,5 +1,3 @@
-"""Real trainings by verl's own servers of vLLM and SGLang on the CPU, and what is left in their checkpoints."""
-
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,10 +13,9 @@ from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
 from turntree.spec_tree.store.snapshot import read_snapshot
 
+#: versions with which verl 0.9.1 trains here, in make test-vllm and make test-sglang
 VERSIONS = {"vllm": ("0.24", "0.28"), "sglang": ("0.5.12",)}
-"""What verl 0.9.1 trains with here; make test-vllm and make test-sglang have them."""
-TEMPERATURE = 0.2
-"""At which an untrained policy says a thing twice."""
+TEMPERATURE = 0.2  #: low enough that an untrained policy repeats itself
 
 
 def train_engine(
@@ -31,7 +28,6 @@ def train_engine(
     turns: int = 3,
     steps: int = 3,
 ) -> Training:
-    """Train with an engine of verl's in an environment of ``trained_envs``; ``use`` is an option of earlier turns."""
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(VARIABLE, raising=False)  # the configuration brings it
@@ -56,7 +52,6 @@ def train_engine(
 
 
 def policy_for(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy, if this environment has the engine; else the test is skipped."""
     try:
         installed = version(engine)
     except PackageNotFoundError:
@@ -71,7 +66,7 @@ def policy_for(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactor
 
 
 def stored(training: Training, step: int, rank: int) -> Counter[tuple[int, ...]]:
-    """The turns in a replica's store at a checkpoint, with the state of each before its tokens."""
+    """Return the turns in a replica's store at a checkpoint, each with the state that it was sampled in."""
     held = read_snapshot(state_folder(checkpoint_folder(training.folder.checkpoints, step), rank) / "forest.npz").held
     assert not len(held.cold_state), "all are in use yet"
     turns = np.split(held.hot_tokens, np.cumsum(held.hot_length)[:-1])
@@ -80,6 +75,5 @@ def stored(training: Training, step: int, rank: int) -> Counter[tuple[int, ...]]
 
 
 def played(training: Training, *steps: int) -> Counter[tuple[int, ...]]:
-    """Tokens of the turns of some steps."""
     records = (record for step in steps for record in training.records(step).values())
     return Counter(turn.completion.token_ids for record in records for turn in record.episode.turns)

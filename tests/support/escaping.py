@@ -1,4 +1,4 @@
-"""An environment whose code raises what is no ``Exception``, in each of its parts, hangs, or ends its process."""
+"""An environment that raises a ``BaseException``, hangs or exits, in each of its parts."""
 
 import asyncio
 import os
@@ -11,13 +11,11 @@ from playing import made_up
 
 from turntree.envs import Env, Message, Reply, Task
 
-HOLD = threading.Event()
-"""Lets what hangs go on."""
+HOLD = threading.Event()  #: releases what hangs
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """What hangs does so until the end of the block."""
     HOLD.clear()
     try:
         yield
@@ -39,6 +37,7 @@ RAISED: dict[str, BaseException] = {
     "stop": StopIteration(),
     "error": OSError("the disk is full"),
 }
+#: what ``failure`` names for each way to break
 NAMED = {
     "exit": "SystemExit: 0",
     "cancelled": "CancelledError",
@@ -50,11 +49,10 @@ NAMED = {
     "error": "OSError: the disk is full",
     "process": "SystemExit: os._exit(0)",
 }
-"""What the failure says of each way to break."""
 
 
 def break_by(how: str) -> str:
-    """Break; ``hang`` returns after ``HOLD``."""
+    """Break in the given way; ``hang`` returns after ``HOLD``."""
     if how in RAISED:
         raise RAISED[how]
     if how == "process":
@@ -73,12 +71,11 @@ def breaks(how: str) -> str:
 
 
 TASKS = [f"{part} {how}" for part in ("tool", "reply", "reset") for how in NAMED]
-WELL = 2
-"""Tasks after them that are answered; the last one hangs."""
+WELL = 2  #: tasks after the broken ones that must be answered; the last one hangs
 
 
 class Escaping(Env):
-    """Each task names a part and how it breaks there."""
+    """Each task names a part of the environment and how it breaks there."""
 
     tools = (breaks,)
     num_tasks = len(TASKS) + WELL + 1
@@ -101,19 +98,14 @@ class Escaping(Env):
 
 
 def policy(prompt: str) -> str:
-    """The turn that breaks what the task names."""
     part, how = prompt.split()
     return f"breaks({how})" if part == "tool" else f"I say {how}"
 
 
 class Quick(Escaping):
-    """In the event loop."""
-
     step_inline = True
 
 
 class Unmade(Escaping):
-    """Cannot be made."""
-
     def __init__(self, **_: Any) -> None:
         raise SystemExit(0)

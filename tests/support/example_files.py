@@ -1,5 +1,3 @@
-"""Files as modules."""
-
 import importlib.util
 import sys
 from pathlib import Path

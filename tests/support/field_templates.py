@@ -1,5 +1,3 @@
-"""Tokenizers with the chat templates of tests/agents/cases.toml, in folders as models have them."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,12 @@ TEMPLATES: dict[str, dict[str, Any]] = table(_HERE, "templates")
 
 
 def template_row(name: str) -> dict[str, Any]:
-    """A row of the table, with what it has of another one."""
     given = TEMPLATES[name]
     other = TEMPLATES.get(given.get("like", ""), {"row": {}})
     return {**other, **given, "row": {**other["row"], **given["row"]}}
 
 
 def field_tokenizer(name: str, folder: Path | None = None) -> Any:
-    """Its tokenizer; in a folder with ``generation_config.json`` if one is given."""
     row = template_row(name)
     tokenizer = make_tokenizer(row["template"], special=row["special"], eos=row["eos"], bos=row["special"][0])
     tokenizer.add_tokens(row.get("added", []))
@@ -33,5 +29,4 @@ def field_tokenizer(name: str, folder: Path | None = None) -> Any:
 
 
 def field_renderer(name: str, folder: Path | None = None) -> Renderer:
-    """Its renderer, with the variables of the row."""
     return Renderer(field_tokenizer(name, folder), template_options=template_row(name).get("variables"))

@@ -1,6 +1,6 @@
-"""What must hold of every draft, and of the store's insides, whatever was said.
+"""Invariants of drafts and of the store's internals.
 
-Each check returns complaints instead of raising, so that a test can show that it notices what it is there for.
+Each check returns complaints instead of raising, so that a test can show that the check notices a fault.
 """
 
 from collections import Counter
@@ -33,7 +33,6 @@ def rows_of(batch: DraftBatch) -> list[list[Node]]:
 
 
 def paths(nodes: Iterable[Node]) -> list[Said]:
-    """The way from the root to each node."""
     ways: list[Said] = []
     for node in nodes:
         ways.append((*(ways[node.parent] if node.parent >= 0 else ()), node.token))
@@ -41,7 +40,6 @@ def paths(nodes: Iterable[Node]) -> list[Said]:
 
 
 def malformed(nodes, *, last, room, max_nodes, ends=(), chain=False, floor=0.0):
-    """What is wrong with the form of one row's draft after the token ``last`` (-1 before the first)."""
     ends = set(ends)
     wrong = []
     if len(nodes) > max_nodes:
@@ -71,12 +69,11 @@ def malformed(nodes, *, last, room, max_nodes, ends=(), chain=False, floor=0.0):
 
 
 def unfounded(nodes, last, said, context=(), alike=lambda token: token):
-    """Edges of one row's draft that nobody has gone.
+    """Return the edges of one row's draft that no turn has taken.
 
-    Below the first level, an edge is a pair of tokens that some turn of ``said``, or the turn's own
-    ``context``, has one after another. On the first level a place where turns were alike until just now
-    may speak too, though its last token is another: there the drafted token must be one of theirs.
-    First tokens of a pair that are ``alike`` count as the same: see ``same_followers``.
+    Below the first level, an edge is a pair of adjacent tokens in a turn of ``said`` or in the turn's own ``context``.
+    On the first level, a position at which turns agreed until their last token also counts: the drafted token must be
+    one that followed there. First tokens of a pair that are ``alike`` count as equal: see ``same_followers``.
     """
     said = list(said)
     gone = [pair for turn in said for pair in pairwise((START, *turn))] + list(pairwise(context))
@@ -91,7 +88,7 @@ def unfounded(nodes, last, said, context=(), alike=lambda token: token):
 
 
 def same_followers(env: str) -> Callable[[int], int]:
-    """Tokens of an environment that the store does not tell apart where it remembers what followed them."""
+    """Return tokens of an environment that the store does not distinguish when it remembers followers."""
     key = np.uint64(DialogueState(exact=1, env=env).backoff_states()[3])
     return cache(lambda token: int(_follow_row(key, np.int32(token))))
 
@@ -102,7 +99,7 @@ def _follow_row(env: int, token: int) -> int:
 
 
 def best_path(nodes: Sequence[Node], said: Sequence[int]) -> int:
-    """How many tokens of ``said`` a draft has on one path."""
+    """Return how many tokens of ``said`` a draft has on one path."""
     children = {(node.parent, node.token): index for index, node in enumerate(nodes)}
     at = -1
     for count, token in enumerate(said):
@@ -125,7 +122,6 @@ def turns_in(tree: TreeNode) -> Counter[Said]:
 
 
 def indexed(forest: SpecForest) -> list[Said]:
-    """The turns that stand in the log, live ones included."""
     store, live = forest.rollouts.store, forest.live_table.turns
     for turn in store.turns():
         if turn.live >= 0:
@@ -134,7 +130,7 @@ def indexed(forest: SpecForest) -> list[Said]:
 
 
 def broken(forest: SpecForest) -> list[str]:
-    """What is wrong inside a store: slots, owners, free room, counts."""
+    """Return what is inconsistent inside a store: slots, owners, free space, counts."""
     rollouts, live = forest.rollouts, forest.live_table.turns
     store = rollouts.store
     log, turns = store.log, store.turns()
@@ -185,7 +181,6 @@ def broken(forest: SpecForest) -> list[str]:
 
 
 def _walk(start: int, log: object) -> tuple[set[int], int, int]:
-    """The granules that a turn reaches, the one of its end, and its number of tokens."""
     tokens, links = log.tokens, log.links[EXACT1]  # type: ignore[attr-defined]
     granules, count, at = {start // GRANULE}, 0, start
     assert tokens[start] == START, f"no turn begins at {start}"
@@ -208,7 +203,7 @@ def _walk(start: int, log: object) -> tuple[set[int], int, int]:
 def misremembered(
     forest: SpecForest, finished: Mapping[DialogueState, Iterable[Said]], live: Iterable[Said]
 ) -> list[str]:
-    """Turns that a forest holds otherwise than they were said, or more often; and turns not accounted for."""
+    """Return turns that a forest holds wrongly or too often, and turns that are unaccounted for."""
     growing = Counter(live)
     wrong = []
     total = 0

@@ -1,5 +1,3 @@
-"""An environment whose parts break when the policy says so."""
-
 from typing import Any, ClassVar
 
 from playing import made_up
@@ -17,11 +15,10 @@ def fragile(x: str) -> str:
 
 
 class Fragile(Env):
-    """Turns that call ``fragile``, then an answer: 1 for ``good``, no end for ``broken``, 7 for anything else."""
+    """Take turns that call ``fragile``, then an answer: reward 1 for ``good``, none for ``broken``, else 7."""
 
     tools = (fragile,)
     made: ClassVar[int] = 0
-    """How many there were."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"tool_format": "compact", "describes_tools": True, **kwargs})

@@ -1,5 +1,3 @@
-"""A disk that is full, for one block of a test."""
-
 import resource
 import signal
 from collections.abc import Iterator
@@ -8,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """What is written beyond ``size`` is refused, as on a full disk."""
+    """Refuse writes beyond ``size`` bytes per file, as a full disk does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

@@ -1,4 +1,4 @@
-"""``verify_kernel``'s functions by plain operations on the CPU: their reference, and their stand-in without Triton."""
+"""``verify_kernel``'s functions in plain PyTorch on the CPU: the reference, and the stand-in without Triton."""
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ def draw_rows(
     ends: Tensor | None = None,
     width: int = 1,
 ) -> Tensor:
-    """Row by row: the earliest ``E / exp(logit)`` in float64, or the first of the greatest logits."""
+    # The earliest ``E / exp(logit)`` in float64, or the first of the largest logits for greedy rows.
     count = len(logits)
     last = np.arange(1, rows.shape[1] + 1) if ends is None else ends.numpy()
     owner = torch.from_numpy(np.searchsorted(last, np.arange(count), side="right"))
@@ -38,7 +38,6 @@ def draw_rows(
 
 
 def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tensor:
-    """Request by request."""
     out = torch.zeros((3, len(ends), width), dtype=torch.int32)
     out[0] = NONE
     turn_drafts = drafts.tolist()

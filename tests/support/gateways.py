@@ -1,4 +1,4 @@
-"""Gateways that answer real HTTP in this process, and an engine whose turns a test writes and holds back."""
+"""In-process gateways that answer real HTTP, and an engine whose turns a test writes and holds back."""
 
 import asyncio
 import json
@@ -20,16 +20,13 @@ from turntree.agents.loop.renderer import Renderer
 
 @dataclass
 class SpokenEngine:
-    """Says ``say(prompt)``, several tokens a step."""
+    """Sample ``say(prompt)``, several tokens per step."""
 
     tokenizer: Any
     say: Callable[[str], str] = lambda prompt: "four"
-    held: bool = False
-    """Whether turns wait, before their last token, until this is false or they are cancelled."""
-    steps: Sequence[int] = (1,)
-    """Tokens of a step, for one turn after the other."""
-    watched: bool = True
-    """Whether it shows its tokens as they come, as the local engine does; servers of other engines do not."""
+    held: bool = False  #: turns stop before their last token until this is false or they are cancelled
+    steps: Sequence[int] = (1,)  #: tokens per step, one entry per turn in order
+    watched: bool = True  #: shows tokens as they come, as the local engine does; servers of other engines do not
     live: int = 0
     asked: list[TurnRequest] = field(default_factory=list)
     error: Exception | None = None
@@ -74,8 +71,6 @@ class SpokenEngine:
 
 
 class Served(NamedTuple):
-    """A gateway that answers."""
-
     url: str
     gateway: Gateway
     client: httpx.Client
@@ -85,7 +80,7 @@ class Served(NamedTuple):
         return int(self.url.rsplit(":", 1)[1])
 
     def chat(self, *messages: Any, **fields: Any) -> httpx.Response:
-        """Ask for the next message; a text is a user's."""
+        # A text becomes a user's message.
         said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
         headers = fields.pop("headers", {})
         return self.client.post(
@@ -93,13 +88,11 @@ class Served(NamedTuple):
         )
 
     def idle(self, seconds: float = 3.0) -> None:
-        """Wait until nothing is sampled for anybody."""
         eventually(lambda: self.gateway.admission.in_use == 0, seconds)
 
 
 @contextmanager
 def gateway_at(engine: Any, renderer: Renderer, **fields: Any) -> Iterator[Served]:
-    """A gateway on a thread of its own until the end of the block."""
     settings = GatewaySettings(**{"model": "tiny", "max_context": 256, "port": 0, "grace_seconds": 1.0, **fields})
     gateway = Gateway(engine, renderer, settings)
     ready, ended = threading.Event(), threading.Event()
@@ -121,14 +114,12 @@ def gateway_at(engine: Any, renderer: Renderer, **fields: Any) -> Iterator[Serve
 
 
 def events(stream: str) -> list[dict[str, Any]]:
-    """What the pieces of an answer hold, up to ``[DONE]``."""
     lines = stream.split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
 def streamed(stream: str) -> str:
-    """The content of a chat that comes in pieces."""
     deltas = [choice["delta"] for event in events(stream) for choice in event["choices"]]
     return "".join(delta.get("content") or "" for delta in deltas)
 
@@ -138,7 +129,6 @@ def user(text: str) -> dict[str, Any]:
 
 
 def said(answer: httpx.Response, index: int = 0) -> dict[str, Any]:
-    """The message of an answer, as clients send it back."""
     assert answer.status_code == 200, answer.text
     message: dict[str, Any] = answer.json()["choices"][index]["message"]
     return message

@@ -1,4 +1,4 @@
-"""A program whose processes hide in every way, each as ``sleep 600.MARK``; it is ended with its answer, or waits."""
+"""A program whose processes hide in every known way, each as ``sleep 600.MARK``; it then answers or waits."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ _SUBREAPER, _NAME = 36, 15
 
 
 def alive(mark: str) -> list[int]:
-    """Process ids of this machine's processes with the mark."""
+    """Return the ids of this machine's processes with the mark."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -31,7 +31,7 @@ def main() -> None:
     control = ctypes.CDLL(None).prctl
 
     def beside(work: Callable[[], object], *, daemon: bool = False) -> None:
-        """In a child, or in a grandchild whose parent is gone."""
+        # In a child, or in a grandchild whose parent has exited.
         if os.fork():
             os.wait() if daemon else None
             return

@@ -1,4 +1,4 @@
-"""Requests that no honest client sends: broken, of wrong types, too large, cut off, or left in the middle."""
+"""Requests that no honest client sends: broken, wrongly typed, too large, cut off, or abandoned."""
 
 import json
 import random
@@ -23,7 +23,6 @@ _FIELDS = (
 
 
 def valid(rng: random.Random) -> dict[str, Any]:
-    """A chat that could be answered."""
     tag = f"hostile {rng.randrange(1 << 30)}"
     return {
         "model": "tiny",
@@ -34,7 +33,6 @@ def valid(rng: random.Random) -> dict[str, Any]:
 
 
 def request(body: bytes, path: str = _PATHS[0], *, length: int | None = None, headers: bytes = b"") -> bytes:
-    """The bytes of a request."""
     size = len(body) if length is None else length
     return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n".encode() + headers + b"\r\n" + body
 
@@ -73,11 +71,10 @@ def no_request(rng: random.Random) -> bytes:
 
 
 WHOLE: tuple[Callable[[random.Random], bytes], ...] = (broken_json, wrong_types, huge, no_request)
-"""Requests that are sent whole, and answered or not."""
 
 
 def attack(port: int, count: int, seed: int) -> Iterator[int]:
-    """Send hostile requests, some of which stay open until the last one; yields each answer's status, 0 for none."""
+    """Send hostile requests, some of which stay open to the end; yield each answer's status, 0 for none."""
     rng = random.Random(seed)
     with ExitStack() as left_open:
         for _ in range(count):
@@ -110,7 +107,7 @@ def _status(client: socket.socket, sent: bytes) -> int:
 
 
 def _reset(client: socket.socket, rng: random.Random) -> None:
-    """Close a connection, half of the time without a word of farewell."""
+    # Half of the time with a RST instead of an orderly close.
     if rng.random() < 0.5:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()

@@ -1,4 +1,4 @@
-"""A local engine whose weights are updated while it samples: at given numbers of tokens, each ending what runs."""
+"""A local engine whose weights are updated after given numbers of tokens, which interrupts the running turns."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -15,7 +15,7 @@ from turntree.spec_tree import SpecForest
 
 
 def moved(version: int, by: float = 0.1) -> dict[str, Any]:
-    """The weights of ``tiny_llama`` after so many small updates."""
+    """Return the weights of ``tiny_llama`` after ``version`` small updates."""
     generator = torch.Generator().manual_seed(1)
     state = dict(tiny_llama().state_dict())
     for _ in range(version):
@@ -27,13 +27,13 @@ def moved(version: int, by: float = 0.1) -> dict[str, Any]:
 
 
 class InterruptedEngine:
-    """An ``Engine``; ``update`` is what waits for it.
+    """An ``Engine`` whose ``update`` is awaited by interrupted turns.
 
     Args:
-        moments: Tokens sampled before each update, those of judged drafts included.
-        by: How far an update moves the weights.
-        version: Version of the weights that it begins with.
-        deaths: Numbers of the requests, from 1, under which it dies after it has sampled; it is back at once.
+        moments: Tokens sampled before each update, including tokens of re-verified drafts.
+        by: Size of an update.
+        version: Version of the first weights.
+        deaths: Numbers of the requests, from 1, during which the engine dies after sampling; it restarts at once.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class InterruptedEngine:
             self.engine.update_weights(moved(version, by).items(), version=version)
 
     async def update(self) -> None:
-        """The next update, if it is due; else others, that wait as well, go on."""
+        # If no update is due, other waiting turns get to run.
         await asyncio.sleep(0)
         if self._moments and self.sampled >= self._moments[0]:
             del self._moments[0]
@@ -58,7 +58,6 @@ class InterruptedEngine:
             self.engine.update_weights(moved(self.version, self._by).items(), version=self.version)
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """The engine's turn, up to the next update."""
         self.requests.append(request)
         if self._moments and self.sampled >= self._moments[0]:
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, weights_version=self.version)

@@ -1,7 +1,7 @@
-"""A count of what an accelerator is asked to do: operations that launch something there, and copies that wait.
+"""Count the operations that launch work on an accelerator, and the copies that wait for it.
 
-Views launch nothing. A copy waits for the device unless it is ``non_blocking``. One to the host is then into memory
-that PyTorch pins for it, or waits if it is into a tensor that is there.
+Views launch nothing. A copy waits for the device unless it is ``non_blocking``. A non-blocking copy to the host goes to
+memory that PyTorch pins for it; a copy into an existing host tensor waits.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _READS = (_aten._local_scalar_dense.default, _aten.nonzero.default)
 
 
 class Launches(TorchDispatchMode):
-    """Counts while it is entered, inside ``pretended_device()``."""
+    """Count while entered, inside ``pretended_device()``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,13 +43,12 @@ class Launches(TorchDispatchMode):
 
 
 def one_launch(values: Any, seeds: Any, positions: Any, *, logits: bool) -> Tensor:
-    """In place of the race's kernel: its tokens, counted as one operation."""
     held = values.held.softmax(-1) if logits else values.held
     return OnDevice(race(held, seeds.held.numpy().view(np.uint64), positions.held.numpy())) + 0
 
 
 def _as_launched(by_plain_operations: Callable[..., Tensor], kernels: int) -> Callable[..., Tensor]:
-    """A function of ``fused_draws`` on the device, with as many tensors and launches as it has ``kernels``."""
+    # As many tensors and launches as the real function has kernels.
 
     def launched(*args: Any, **kwargs: Any) -> Tensor:
         held = tree_map_only(OnDevice, lambda one: one.held, (args, kwargs))
@@ -61,14 +60,13 @@ def _as_launched(by_plain_operations: Callable[..., Tensor], kernels: int) -> Ca
     return launched
 
 
+#: replaces ``verify_kernel``
 fused_kernels = SimpleNamespace(
     draw_rows=_as_launched(fused_draws.draw_rows, 2), match_rows=_as_launched(fused_draws.match_rows, 1)
 )
-"""In place of ``verify_kernel``."""
 
 
 def _goes_on(func: Any, args: Any, kwargs: Any, after: set[torch.device]) -> bool:
-    """Whether a copy between devices does not wait."""
     asked = kwargs.get("non_blocking", func is _aten.copy_.default and len(args) > 2 and args[2])
     return bool(asked) and (after == {DEVICE} or func is _aten._to_copy.default)
 

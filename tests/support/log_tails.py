@@ -1,4 +1,4 @@
-"""What processes wrote to their logs, in the report of the test that failed: hooks for a ``conftest.py``."""
+"""Hooks that add the ends of the processes' logs to the report of a failed test."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,10 +9,8 @@ import pytest
 
 LINES = 40
 FILES = 20
-BASE = pytest.StashKey[Path]()
-"""The folder that holds the temporary folders of all tests."""
-BEGUN = pytest.StashKey[float]()
-"""When the first test of a module began; fixtures of the module live as long."""
+BASE = pytest.StashKey[Path]()  #: folder with the temporary folders of all tests
+BEGUN = pytest.StashKey[float]()  #: start of a module's first test; fixtures of the module live as long
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,7 +29,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def tails(base: Path, since: float) -> list[tuple[str, str]]:
-    """Names and last lines of the logs written ``since``, the newest first; Ray's folders lie beside ``base``."""
+    """Return names and last lines of logs written since ``since``, newest first; Ray's folders lie outside ``base``."""
     ray = Path(tempfile.gettempdir()).glob("tt-*/session_*/logs/*.err")
     found = {path.resolve() for path in (*base.rglob("*.log"), *base.rglob("logs/*.err"), *ray)}
     written = {path: path.stat() for path in found if path.is_file()}

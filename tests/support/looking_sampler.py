@@ -1,4 +1,4 @@
-"""turntree's samplers of a training, which also write down what the trainer can read of each batch."""
+"""turntree's samplers that also record what the trainer can read of each batch."""
 
 import json
 import os
@@ -13,7 +13,7 @@ COLUMNS = ["response_mask", "rollout_log_probs", "token_levels", "behaviour_log_
 
 
 class Looking(PromptReplayBuffer):
-    """Appends a line for each batch of a training to the file ``$LOOKING``: the columns of each episode."""
+    """Append a line for each training batch to the file ``$LOOKING``: the columns of each episode."""
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         batch, metrics = super().sample(*args, **kwargs)
@@ -25,7 +25,7 @@ class Looking(PromptReplayBuffer):
 
 
 class LookingAgain(InterruptedReplayBuffer):
-    """The same of an asynchronous training: whose row it is, and the weights that it is of."""
+    """Record each row of an asynchronous training with its task, session and weights."""
 
     def sample(self, global_steps: int, *args: Any, **kwargs: Any) -> Any:
         batch, metrics = super().sample(global_steps, *args, **kwargs)

@@ -1,6 +1,6 @@
-"""Deadlines that follow the machine's speed, and growth of work in place of seconds.
+"""Deadlines that scale with the machine's speed, and growth of work instead of seconds.
 
-A test says with these that something ends, or that its cost does not explode: never how fast it is.
+With these, a test asserts that something ends or that its cost does not explode, never how fast it is.
 """
 
 import asyncio
@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
-_REFERENCE_SECONDS = 0.05
-"""Wall time of the reference work on a quiet machine with two cores of 2.5 GHz."""
-LINEAR = 24.0
-"""Bound on ``growth``, which is 8 where the work is linear and 64 where it is quadratic."""
+_REFERENCE_SECONDS = 0.05  #: wall time of the reference work on a quiet machine with two 2.5 GHz cores
+LINEAR = 24.0  #: bound on ``growth``: linear work gives 8, quadratic work 64
 
 
 @cache
 def slowness() -> float:
-    """How many times longer this machine takes than the reference, measured once in a process; at least 1."""
+    """Return how many times slower this machine is than the reference; at least 1, measured once."""
     begun = time.perf_counter()
     total = 0
     for number in range(500_000):
@@ -29,13 +27,13 @@ def slowness() -> float:
 
 
 def patience(seconds: float) -> float:
-    """``seconds`` of a quiet machine, in seconds of this one as busy as it is now, rounded up to tenths."""
+    """Convert ``seconds`` of a quiet machine to seconds of this one under its current load."""
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return math.ceil(10 * seconds * slowness() * (max(2.0, waiting) if waiting > 1 else 1.0)) / 10
 
 
 def eventually(holds: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait until ``holds`` is true; an ``AssertionError`` after ``patience(seconds)``."""
+    """Wait until ``holds`` is true; raise ``AssertionError`` after ``patience(seconds)``."""
     end = time.monotonic() + patience(seconds)
     while not holds():
         assert time.monotonic() < end, "it did not happen in time"
@@ -43,7 +41,6 @@ def eventually(holds: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 async def soon(holds: Callable[[], object], seconds: float = 10.0) -> None:
-    """``eventually`` for an event loop."""
     end = time.monotonic() + patience(seconds)
     while not holds():
         assert time.monotonic() < end, "it did not happen in time"
@@ -52,7 +49,7 @@ async def soon(holds: Callable[[], object], seconds: float = 10.0) -> None:
 
 @contextmanager
 def not_hanging(seconds: float = 10.0) -> Iterator[None]:
-    """End a block in the main thread with a ``TimeoutError`` after ``patience(seconds)``, also within a search."""
+    """Raise ``TimeoutError`` in the main thread after ``patience(seconds)``, even inside a search."""
 
     def ring(*_: object) -> None:
         raise TimeoutError(f"this hangs: it was given the time that a quiet machine takes for {seconds:g} s of work")
@@ -67,11 +64,10 @@ def not_hanging(seconds: float = 10.0) -> Iterator[None]:
 
 
 def growth(work: Callable[[int], object], most: int) -> float:
-    """How many times more processor time ``work(8 * size)`` takes than ``work(size)``, of sizes up to ``most`` one that
-    costs enough to be measured.
+    """Return the ratio of CPU time of ``work(8 * size)`` to ``work(size)``, for a measurable size up to ``most``.
 
-    Each of the two is the least of three, as what comes between (say a collection of garbage) only adds: one
-    slow run of the small size would make quadratic work look linear, one of the large size linear work quadratic.
+    Each of the two is the least of three runs, since interference (such as garbage collection) only adds time: one slow
+    small run would make quadratic work look linear, and one slow large run would make linear work look quadratic.
     """
     size = max(1, most >> 9)
     while (small := _least(work, size)) < 0.001 and size * 16 <= most:
@@ -86,13 +82,12 @@ def growth(work: Callable[[int], object], most: int) -> float:
 
 
 def _least(work: Callable[[int], object], size: int) -> float:
-    """Processor seconds of ``work(size)``, the least of three: of one where even the first is too little to measure."""
+    # One run is enough where the work is too short to measure.
     spent = _spent(work, size)
     return spent if spent < 0.001 else min(spent, _spent(work, size), _spent(work, size))
 
 
 def _spent(work: Callable[[int], object], size: int) -> float:
-    """Processor seconds of this thread."""
     begun = time.thread_time()
     work(size)
     return time.thread_time() - begun

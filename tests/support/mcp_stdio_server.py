@@ -1,4 +1,4 @@
-"""An MCP server over stdio for tests: tools that answer, count, refuse, take their time and die."""
+"""An MCP server over stdio whose tools answer, count, refuse, take their time and die."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ def add(a: int, b: int) -> int:
 
 @server.tool()
 def count(word: str) -> int:
-    """How many words came so far."""
+    """Count the words so far."""
     seen.append(word)
     return len(seen)
 

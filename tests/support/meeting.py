@@ -1,4 +1,4 @@
-"""Episodes that go on only if all of them are inside a tool at the same time."""
+"""Episodes that can only advance if all of them are inside a tool at the same time."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,8 +14,6 @@ PEOPLE = 16
 
 
 class Meeting(Env):
-    """The policy calls a tool that waits for the other episodes, and is right where they came."""
-
     barrier: ClassVar[Barrier]
 
     def __init__(self, **kwargs: Any) -> None:
@@ -43,6 +41,6 @@ class Hasty(Meeting):
 
 
 def policy(renderer: Any, call: str) -> Callable[[tuple[int, ...]], str]:
-    """Calls once, then answers; the others have ``patience`` to come."""
+    """Call once, then answer; the other episodes have ``patience(20)`` to arrive."""
     Meeting.barrier = Barrier(PEOPLE, timeout=patience(20))
     return lambda prompt: "done" if "all here" in renderer.decode(prompt) else f"{call}(here)"

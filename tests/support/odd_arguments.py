@@ -1,4 +1,4 @@
-"""Arguments that fit a tool's schema and make no sense: whatever a policy says, a tool answers it."""
+"""Arguments that satisfy a tool's schema but make no sense; a tool must answer them too."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,7 +18,6 @@ _ODD: dict[str, list[Any]] = {
 
 
 def odd_arguments(tool: Tool) -> Iterator[dict[str, Any]]:
-    """Some of them; one for a tool that takes none."""
     kinds = {name: schema.get("type", "string") for name, schema in tool.properties.items()}
     columns = [
         itertools.cycle(schema.get("enum") or _ODD[kinds[name] if isinstance(kinds[name], str) else kinds[name][0]])

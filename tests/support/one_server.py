@@ -1,5 +1,3 @@
-"""turntree's server of the policy without Ray and verl around it."""
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +10,7 @@ from turntree.agents.verl.serving.local import TurntreeServer
 def rollout_config(
     run: dict[str, Any] | None = None, *, free_cache_engine: bool = False, **engine: Any
 ) -> SimpleNamespace:
-    """What a server reads of verl's ``rollout``: of its ``custom.turntree`` and ``engine_kwargs.turntree``."""
+    """Return what a server reads of verl's ``rollout``, from ``custom.turntree`` and ``engine_kwargs.turntree``."""
     lengths = {"response_length": 8, "prompt_length": 24, "max_model_len": None, "max_num_seqs": 4}
     return SimpleNamespace(
         engine_kwargs={"turntree": {"threads": 1, **engine}},
@@ -25,5 +23,4 @@ def rollout_config(
 
 
 def start_server(model: Path, *, run: dict[str, Any], **engine: Any) -> TurntreeServer:
-    """A server of ``model`` in this process; the others as of ``rollout_config``."""
     return TurntreeServer(rollout_config(run, **engine), OmegaConf.create({"path": str(model)}), 0)

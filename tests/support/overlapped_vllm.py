@@ -1,6 +1,6 @@
-"""vLLM's CPU build made to schedule asynchronously, in this process: scheduler, runner and drafter are those of a GPU.
+"""vLLM's CPU build with asynchronous scheduling: scheduler, runner and drafter are the GPU's.
 
-Streams and events stand for nothing there, since every operation of the CPU is over when it returns.
+Streams and events do nothing, since every CPU operation is complete when it returns.
 """
 
 import contextlib
@@ -15,17 +15,13 @@ from tiny_vllm import MEMORY, in_this_process
 from turntree.agents.engines.vllm.config import on_accelerator
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
+#: at most: requests per step, tokens per request, tokens per draft
 ROWS, CONTEXT, LONGEST = 8, 256, 6
-"""Most requests of a step, tokens of one, and tokens of a draft."""
-_BLOCKS = 14
-"""Of 32 tokens: too few for ``ROWS`` requests, so that some are preempted."""
-_CHUNK = 96
-"""Most tokens of a step."""
+_BLOCKS = 14  #: of 32 tokens: too few for ``ROWS`` requests, so that some are preempted
+_CHUNK = 96  #: tokens per step, at most
 
 
 class _Passed:
-    """A stream or an event."""
-
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def record(self, *_: Any) -> None: ...
@@ -39,7 +35,7 @@ class _Passed:
 
 
 def overlap(patch: pytest.MonkeyPatch) -> None:
-    """Let engines that start from now on schedule asynchronously."""
+    """Make engines that start from now on schedule asynchronously."""
     import torch
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
@@ -67,7 +63,7 @@ def overlap(patch: pytest.MonkeyPatch) -> None:
 
 
 def engine_arguments(folder: Path, *, drafts: bool, settings: DrafterSettings | None = None) -> dict[str, Any]:
-    """vLLM's arguments for a saved model, with turntree's drafter as on an accelerator or without one."""
+    """Return vLLM's arguments for a saved model, with turntree's drafter as on an accelerator or without."""
     given: dict[str, Any] = MEMORY | {
         "model": str(folder),
         "dtype": "float32",
@@ -92,7 +88,7 @@ def engine_arguments(folder: Path, *, drafts: bool, settings: DrafterSettings | 
 
 @contextlib.contextmanager
 def vllm_here() -> Iterator[pytest.MonkeyPatch]:
-    """vLLM's environment for engines in this process, of which the first model runner is that of a GPU."""
+    """Set vLLM's environment for in-process engines that use the GPU's first model runner."""
     with in_this_process(VLLM_USE_V2_MODEL_RUNNER="0") as patch:
         yield patch
 
@@ -107,15 +103,12 @@ def runner_of(llm: Any) -> Any:
 
 @dataclass
 class ScriptedSwitch:
-    """In place of ``DraftSwitch``: changes every few steps, or stays as it is said to be."""
+    """Replace ``DraftSwitch``: switch every few steps, or never."""
 
-    every: int
-    """Steps; 0 for never."""
+    every: int  #: steps; 0 for never
     on: bool = True
     asked: int = 0
-    """Steps that were scheduled."""
     observed: list[dict[str, Any]] = field(default_factory=list)
-    """What it was told of each step."""
 
     def wants(self, rows: int, *, now: float) -> bool:
         self.asked += 1
@@ -128,16 +121,11 @@ class ScriptedSwitch:
 
 
 class Asked(NamedTuple):
-    """A request of a play."""
-
-    at: int
-    """Step before which it comes."""
+    at: int  #: step before which the request arrives
     name: str
     prompt: list[int]
-    sampling: dict[str, Any]
-    """Of vLLM's ``SamplingParams``."""
-    aborted: int | None = None
-    """Steps after which it is aborted, if it is not over."""
+    sampling: dict[str, Any]  #: fields of vLLM's ``SamplingParams``
+    aborted: int | None = None  #: steps after which an unfinished request is aborted
 
 
 class Answer(NamedTuple):
@@ -147,7 +135,7 @@ class Answer(NamedTuple):
 
 
 def play(llm: Any, requests: Sequence[Asked]) -> tuple[dict[str, Answer], int]:
-    """The answers to requests that come and go while the engine steps, and how many steps it took."""
+    """Return the answers to requests that come and go, and the number of steps."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 

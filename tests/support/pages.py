@@ -1,5 +1,3 @@
-"""The pages of the documentation, and the blocks that stand in them."""
-
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -7,39 +5,36 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+#: all pages but README, whose commands run in a clone of their own
 PAGES = [ROOT / "envs/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-"""Every page but README, whose commands run in a clone of their own."""
 
 
 class Block(NamedTuple):
-    """What stands between two fences."""
-
     language: str
     text: str
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in order."""
     found = re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     return [Block(*one) for one in found]
 
 
 def commands(page: Path) -> list[str]:
-    """Each command of the blocks of a shell, without its comment and without what commands print."""
+    """Return each shell command of a page's blocks, without comments and printed output."""
     shell = [block.text.replace("\\\n", "") for block in blocks(page) if block.language in ("", "bash")]
     lines = [line.split("  #")[0].strip() for text in shell for line in text.splitlines()]
     return [line for line in lines if line and not line.startswith(("#", "turntree: "))]
 
 
 def inline_commands(page: Path) -> list[str]:
-    """Each ``turntree`` command that stands in the text of a page; a command's bare name is none."""
+    """Return each ``turntree`` command in a page's text, except a bare command name."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     lines = [" ".join(words.split()) for words in re.findall(r"`(turntree [^`]+)`", text)]
     return [line for line in lines if line.count(" ") > 1]
 
 
 def python_blocks(page: Path) -> list[tuple[str, str]]:
-    """The blocks of Python of a page, each with what it prints: the text below it, or nothing."""
+    """Return a page's Python blocks, each with its expected output: the text block below it, or ""."""
     here = [block for block in blocks(page) if block.language in ("python", "text")]
     pairs = pairwise([*here, Block("", "")])
     return [(one.text, below.text * (below.language == "text")) for one, below in pairs if one.language == "python"]
@@ -50,7 +45,7 @@ VERBS = ("turntree ", "python ", "pip ", "make ", "export ", "import ")
 
 
 def readme_commands() -> list[str]:
-    """Whatever stands there to be run, in the order of the page: commands for bash, without their comments."""
+    """Return everything in README that can be run, in page order, as bash commands without comments."""
     found = []
     for language, block, inline in CODE.findall(README.read_text(encoding="utf-8")):
         if language == "text":  # what the block before it prints

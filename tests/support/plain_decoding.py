@@ -1,4 +1,4 @@
-"""Seeded decoding the plain way: the model's own attention, the reference law and noise, no engine."""
+"""Seeded decoding without an engine: the model's own attention, reference distributions and noise."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 
 def laws_along(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> np.ndarray:
-    """The law before each of ``tokens`` and behind the last one by teacher forcing, shape (tokens + 1, vocabulary)."""
+    """Return the distribution before each of ``tokens`` and after the last, shape (tokens + 1, vocabulary)."""
     model.set_attn_implementation("sdpa")
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 :].double().numpy()
@@ -25,8 +25,10 @@ def laws_along(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[i
 def plain_tokens(
     model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, seed: int
 ) -> tuple[int, ...]:
-    """What plain decoding with ``seed`` says after each proper prefix of ``tokens``. A turn is the one that plain
-    decoding gives if this is the turn itself (by induction), it ends where it must, and not earlier."""
+    """Return the token that plain decoding with ``seed`` samples after each proper prefix of ``tokens``.
+
+    By induction, ``tokens`` is the turn of plain decoding if the result equals it and it ends where it must.
+    """
     p = laws_along(model, prompt, tokens, sampling)[:-1]
     noise = exponential(np.array([[seed]], np.uint64), np.arange(len(p))[:, None], np.arange(p.shape[1]))
     with np.errstate(divide="ignore"):
@@ -34,7 +36,7 @@ def plain_tokens(
 
 
 def ends_rightly(tokens: Sequence[int], sampling: Sampling) -> bool:
-    """Whether a turn ends at its first stop token or at its largest length, and nowhere else."""
+    """Return whether a turn ends at its first stop token or at its maximum length."""
     if any(token in sampling.stop_token_ids for token in tokens[:-1]):
         return False
     return tokens[-1] in sampling.stop_token_ids or len(tokens) == sampling.max_tokens

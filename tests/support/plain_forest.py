@@ -1,8 +1,8 @@
-"""A plain store in pure Python: the oracle that the store is held against.
+"""A draft store in plain Python: the oracle that ``SpecForest`` is compared with.
 
-It keeps turns in lists and counts what followed each context in dictionaries, where the store links what was said, so
-the two share no code but the form of a draft. A context is the last tokens of a turn, ``START`` before its first, so
-one that begins with ``START`` is a whole prefix.
+Turns are kept in lists and followers are counted in dictionaries, where the real store links turns; the two share only
+the format of a draft. A context is the last tokens of a turn, with ``START`` before its first token, so a context that
+begins with ``START`` is a whole prefix.
 """
 
 from collections import Counter, defaultdict, deque
@@ -15,12 +15,10 @@ import numpy as np
 from turntree.spec_tree import DialogueState, DraftBatch
 
 START = -1
-EXACT, TOOLS, TASK, ENV = range(4)
-"""Rungs of ``DialogueState.backoff_states()``."""
+EXACT, TOOLS, TASK, ENV = range(4)  #: indices into ``DialogueState.backoff_states()``
+#: contexts tried in order until one is known: back-off state, length in tokens
 BACKING_OFF = ((EXACT, 8), (EXACT, 3), (EXACT, 1), (ENV, 3), (ENV, 1))
-"""Contexts that are asked one after another until one is known: rung and length in tokens."""
-PREFIX_ONLY = ((EXACT, 1024),)
-"""What the same state has said after the whole prefix, and nothing else."""
+PREFIX_ONLY = ((EXACT, 1024),)  #: what the same state sampled after the whole prefix, and nothing else
 
 
 @dataclass(slots=True)
@@ -30,19 +28,16 @@ class _Turn:
 
 
 class PlainForest:
-    """Earlier turns as drafts for the next ones, with the calls of a ``SpecForest``."""
-
     def __init__(
         self, *, quota: int = 32, ends: frozenset[int] = frozenset(), levels: Sequence[tuple[int, int]] = BACKING_OFF
     ) -> None:
-        """Keep the newest ``quota`` finished turns of each state; draft nothing after ``ends``."""
+        # Keeps the newest ``quota`` finished turns of each state; drafts nothing after ``ends``.
         self.quota, self.ends, self.levels = quota, ends, tuple(levels)
         self.kept: defaultdict[int, deque[tuple[int, ...]]] = defaultdict(deque)
-        """Finished turns by state, oldest first."""
         self.live: dict[int, _Turn] = {}
         self.committed = self.evicted = self._handles = 0
+        # hash of a back-off key and a context -> how often each token followed
         self._following: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        """Hash of a rung's key and a context -> how often each token followed."""
 
     def begin(self, states: Sequence[DialogueState]) -> list[int]:
         handles = list(range(self._handles, self._handles + len(states)))
@@ -72,12 +67,11 @@ class PlainForest:
             self._keep(turn)
 
     def turns(self, state: DialogueState) -> Counter[tuple[int, ...]]:
-        """What was said at ``state``, by turns that are kept and by live ones."""
         live = [tuple(turn.path[1:]) for turn in self.live.values() if turn.state == state and len(turn.path) > 1]
         return Counter([*self.kept[state.exact], *live])
 
     def held(self) -> dict[str, int]:
-        """What ``ForestStats`` says of a store that was told the same."""
+        """Return the counters that ``ForestStats`` must show for the same calls."""
         finished = [turn for turns in self.kept.values() for turn in turns]
         known = {exact for exact, turns in self.kept.items() if turns}
         return {
@@ -93,7 +87,6 @@ class PlainForest:
     def draft(
         self, handles: Sequence[int], *, max_nodes: int, max_depths: Sequence[int], chain: bool = False
     ) -> DraftBatch:
-        """The likeliest continuations of live turns, as trees or as chains; see ``SpecForest.draft``."""
         rows = [self._grow(self.live[h], max_nodes, deep, chain) for h, deep in zip(handles, max_depths, strict=True)]
         tokens, parents, depths, chances = np.array([node for row in rows for node in row]).reshape(-1, 4).T
         return DraftBatch(
@@ -105,7 +98,7 @@ class PlainForest:
         )
 
     def _grow(self, turn: _Turn, most: int, room: int, chain: bool) -> list[tuple[int, int, int, float]]:
-        """Token, parent, depth and probability of the ``most`` likeliest nodes, best first."""
+        # Rows of token, parent, depth and probability, most probable first.
         nodes: list[tuple[int, int, int, float]] = []
         open_: list[tuple[float, int, int, tuple[int, ...]]] = []
         longest = max(order for _, order in self.levels)
@@ -125,13 +118,11 @@ class PlainForest:
         return nodes
 
     def _after(self, state: DialogueState, path: Sequence[int]) -> Counter[int]:
-        """What followed ``path`` on the first level that knows something."""
         keys = state.backoff_states()
         names = (hash((keys[rung], order, *path[-order:])) for rung, order in self.levels)
         return next((self._following[name] for name in names if self._following.get(name)), Counter())
 
     def _count(self, state: DialogueState, path: Sequence[int], begin: int, times: int) -> None:
-        """Tokens of ``path`` from ``begin`` on were said ``times`` more often."""
         keys = state.backoff_states()
         for at in range(begin, len(path)):
             for rung, order in self.levels:

@@ -1,4 +1,4 @@
-"""Faulty graders: one-line faults put into the source of environments in this process, and one-line graders."""
+"""Faulty graders: one-line faults planted into environments in this process, and one-line graders."""
 
 import difflib
 import fnmatch
@@ -61,11 +61,10 @@ QUESTIONS: dict[str, list[tuple[str, str]]] = {
         ("Which primes divide 77?", "7, 11"),
     ],
 }
-"""Questions and right answers by kind."""
 
 
 def shown(text: str) -> str:
-    """What a reader sees of a text."""
+    # Only what a reader sees.
     return _UNSEEN.sub("", visible(re.sub(r"(?i)<(/?)think(?:ing)?>", r"<\1think>", text)))
 
 
@@ -74,17 +73,14 @@ def numbers(text: str) -> list[float]:
 
 
 def number(text: str) -> float | None:
-    """The number that a text is."""
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def nested(text: str) -> str:
-    """What stands in all brackets around it, by recursion."""
     return nested(text[1:-1].strip()) if text[:1] in "([{" and text[-1:] in ")]}" and len(text) > 1 else text
 
 
 def attempt(compute: Any, otherwise: Any) -> Any:
-    """What is computed, or something else where that fails."""
     try:
         return compute()
     except Exception:
@@ -92,7 +88,6 @@ def attempt(compute: Any, otherwise: Any) -> Any:
 
 
 def last_box(text: str) -> str:
-    """What is in the last box."""
     boxes = find_boxes(text)
     return boxes.contents[-1] if boxes is not None and boxes.contents else ""
 
@@ -103,12 +98,11 @@ _NAMES = {
     "boxes": lambda text: _BOX.findall(text),
     "box": last_box,
 }
-SOUND = "answer == gold"
-"""The grader without a fault; the answer may stand in spaces, and a fraction with a slash."""
+SOUND = "answer == gold"  #: the grader without a fault; the answer may have spaces, and a fraction a slash
 
 
 class Graded(Env):
-    """Pays what a line of Python says of ``text``, ``answer`` (its last box), ``gold`` and ``question``."""
+    """Pay what a line of Python returns for ``text``, ``answer`` (the last box), ``gold`` and ``question``."""
 
     step_inline = True
 
@@ -131,14 +125,14 @@ class Graded(Env):
 
 @contextmanager
 def planted(file: str, old: str, new: str) -> Iterator[None]:
-    """A one-line fault in a module of ours, for everyone who has imported from it.
+    """Plant a one-line fault in a turntree module, for every importer of it.
 
-    Functions get the code of the faulty ones, and constants their values; what a decorator wraps stays as it is.
+    Functions get the faulty code and constants the faulty values; functions wrapped by a decorator stay as they are.
 
     Args:
-        file: Relative to the repository.
+        file: Path relative to the repository.
         old: Text that occurs once in the file.
-        new: What stands there instead.
+        new: Its replacement.
     """
     source = (ROOT / file).read_text(encoding="utf-8")
     assert source.count(old) == 1, f"{file} has {old!r} {source.count(old)} times, expected once"
@@ -154,7 +148,7 @@ def planted(file: str, old: str, new: str) -> Iterator[None]:
 
 
 def _sharing(names: dict[str, Any], faulty: types.ModuleType, module: str) -> Iterator[Callable[[], None]]:
-    """Put the faulty pieces in; yields what takes each out again."""
+    # Puts the faulty pieces in; yields a function that undoes each.
     for name, new in vars(faulty).items():
         old = names.get(name)
         if isinstance(new, type) and getattr(new, "__module__", "") == module:

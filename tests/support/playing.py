@@ -1,4 +1,4 @@
-"""What tests of environments write again and again: turns that call a tool, rows of data, published data."""
+"""Common pieces of environment tests: turns that call a tool, data rows, published data."""
 
 import inspect
 import json
@@ -12,8 +12,8 @@ import pytest
 from turntree.envs import Env, Message, Reply, Task, ToolCall, ToolError, tool
 from turntree.envs.catalogue import Entry
 
+#: folder that holds ``data``
 SHARED = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared")
-"""The folder that holds ``data``."""
 
 
 def call(env: Env, called: str, /, **arguments: Any) -> str:
@@ -21,17 +21,15 @@ def call(env: Env, called: str, /, **arguments: Any) -> str:
 
 
 def use(env: Env, called: str, /, **arguments: Any) -> str:
-    """What a tool says in a turn of its own."""
     return str(env.step(call(env, called, **arguments))[0])
 
 
 def run(desk: Any, name: str, **arguments: Any) -> str:
-    """What a tool of a toolset says."""
     return next(tool for tool in desk.tools if tool.name == name).run(arguments, owner=desk)
 
 
 def made_up(function: Callable[..., Any]) -> Any:
-    """A tool of a function without a docstring, where it does not matter what the model is told of it."""
+    """Make a tool of a function without a docstring, where its description does not matter."""
     names = [name for name in inspect.signature(function).parameters if name not in ("self", "context")]
     function.__doc__ = "\n    ".join(["Do it.", "", "Args:", *(f"    {name}: What" for name in names)])
     return tool(function)
@@ -43,7 +41,7 @@ def write_rows(path: Path, rows: Iterable[Any]) -> Path:
 
 
 def published(name: str) -> Path:
-    """A folder of data that is not part of the repository; the test is skipped without it."""
+    """Return a folder of data outside the repository; skip the test without it."""
     if not (folder := SHARED / "data" / name).is_dir():
         pytest.skip(f"no {name} in {SHARED}; set TURNTREE_DATA to the folder that holds data/{name}")
     return folder
@@ -55,7 +53,7 @@ def play(env: Env, turns: Sequence[str], index: int = 0) -> list[tuple[str, floa
 
 
 def halving(env: Env, form: str, low: int, high: int) -> Any:
-    """The last step of a policy that looks for a number by halving what is left; ``form`` says one."""
+    """Play a binary search for a number and return the last step; ``form`` formats a turn."""
     step: Any = ("", 0.0, False, False, {})
     while not (step[2] or step[3]):
         turn_draft = (low + high) // 2
@@ -65,7 +63,6 @@ def halving(env: Env, form: str, low: int, high: int) -> Any:
 
 
 def another(value: Any) -> Any:
-    """Another value of the same type, for an argument of a call."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, dict):
@@ -74,7 +71,7 @@ def another(value: Any) -> Any:
 
 
 def arguments_of(entry: Entry, folder: Path) -> dict[str, Any]:
-    """What an entry of the catalogue needs to be made; data of our own is written to ``folder``."""
+    """Return the arguments that make a catalogue entry; made-up data is written to ``folder``."""
     from small_airline import write_airline
     from small_bfcl import write_bfcl
     from small_shop import write_shop
@@ -90,8 +87,6 @@ def arguments_of(entry: Entry, folder: Path) -> dict[str, Any]:
 
 
 class Errand(Env):
-    """Ends with the first words; tests give it tools."""
-
     def task(self, index: int) -> Task:
         return Task(id=str(index), prompt="Do it.", answer=str(index))
 
@@ -100,7 +95,7 @@ class Errand(Env):
 
 
 class Shop(Env):
-    """Names prices; air is a mistake of the policy, a bomb a failure of the environment."""
+    """Name prices; ``air`` is the policy's mistake, ``bomb`` a failure of the environment."""
 
     @tool
     def price(self, item: str, count: int = 1) -> int:

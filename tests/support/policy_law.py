@@ -1,4 +1,4 @@
-"""What a model on disk says, computed by transformers alone: the reference for engines."""
+"""What a saved model samples, computed with transformers alone: the reference for engines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from turntree.spec_tree.rules.transforms import Transforms, distribution
 class PolicyLaw:
     """A model on the CPU in float64.
 
-    Its frequencies of rotation, which no file holds, are compared with their formula: a process that engines have
-    changed can leave them to chance, and such a reference is wrong without a word.
+    Its rotary frequencies, which are not in the checkpoint, are checked against their formula: a process that engines
+    have patched can leave them uninitialised, and the reference would be silently wrong.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,10 +34,8 @@ class PolicyLaw:
         wanted = config.rope_parameters["rope_theta"] ** -halves
         torch.testing.assert_close(self._model.model.rotary_emb.inv_freq, wanted)
         self._turns: dict[tuple[Any, ...], list[int]] = {}
-        """As far as they were computed; tests ask for the same ones."""
 
     def weights(self) -> dict[str, Any]:
-        """In float32, under the names of the checkpoint."""
         return {name: weight.float() for name, weight in self._model.state_dict().items()}
 
     def changed(self, weights: dict[str, Any]) -> PolicyLaw:
@@ -50,31 +48,30 @@ class PolicyLaw:
     def logits(
         self, rows: Sequence[Sequence[int]], positions: Sequence[Sequence[int]] | None = None
     ) -> NDArray[np.float64]:
-        """Of the next token after each of some prompts of the same length, shape (rows, vocabulary)."""
-        places = None if positions is None else self._torch.tensor(positions)
+        """Return next-token logits after prompts of equal length, shape (rows, vocabulary)."""
+        position_ids = None if positions is None else self._torch.tensor(positions)
         with self._torch.no_grad():
-            return self._model(self._torch.tensor(rows), position_ids=places).logits[:, -1].double().numpy()
+            return self._model(self._torch.tensor(rows), position_ids=position_ids).logits[:, -1].double().numpy()
 
     def along(self, prompt: Sequence[int], tokens: Sequence[int]) -> NDArray[np.float64]:
-        """Logits before each of ``tokens`` and behind the last one, shape (tokens + 1, vocabulary)."""
+        """Return logits before each of ``tokens`` and after the last, shape (tokens + 1, vocabulary)."""
         with self._torch.no_grad():
             logits = self._model(self._torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 :]
         return np.asarray(logits.double().numpy())
 
     def logprobs(self, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Of a turn after a prompt, at a temperature alone."""
         laws = distribution(self.along(prompt, tokens), Transforms(temperature=temperature))
         return np.log(laws[range(len(tokens)), list(tokens)]).tolist()
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
-        return self._turn(prompt, count, (), lambda place, logits: logits.argmax())
+        return self._turn(prompt, count, (), lambda position, logits: logits.argmax())
 
     def seeded(self, prompt: Sequence[int], count: int, seed: int, **transforms: float) -> list[int]:
-        """The turn of ``count`` tokens that a seed says after ``Transforms``: each place's clock that rings first."""
+        """Return the ``count`` tokens of a seed after ``Transforms``: at each position, the first clock that rings."""
 
-        def first(place: int, logits: NDArray[np.float64]) -> Any:
+        def first(position: int, logits: NDArray[np.float64]) -> Any:
             p = distribution(logits, Transforms(**transforms))[0]
-            clocks = exponential(np.array(seed, np.uint64), np.array(place), np.arange(len(p)))
+            clocks = exponential(np.array(seed, np.uint64), np.array(position), np.arange(len(p)))
             return np.divide(clocks, p, out=np.full(len(p), np.inf), where=p > 0).argmin()
 
         return self._turn(prompt, count, (seed, *sorted(transforms.items())), first)
@@ -90,7 +87,7 @@ class PolicyLaw:
         return turn[:count]
 
     def turns(self, prompt: Sequence[int], count: int, **transforms: float) -> dict[tuple[int, ...], float]:
-        """The probability of each turn of ``count`` tokens after ``Transforms``."""
+        """Return the probability of each turn of ``count`` tokens after ``Transforms``."""
         found: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(count):
             said = list(found)
@@ -104,9 +101,9 @@ class PolicyLaw:
 
 
 def chi_square(drawn: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], *, least: float = 5.0) -> float:
-    """The p-value of Pearson's test; cells with fewer than ``least`` expected draws are taken together.
+    """Return the p-value of Pearson's test; 0 if an impossible turn was drawn.
 
-    0 where something was drawn that cannot be.
+    Cells with fewer than ``least`` expected draws are merged.
     """
     import torch  # in place of scipy, which an environment for GPUs may lack
 

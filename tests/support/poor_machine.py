@@ -1,4 +1,4 @@
-"""Runs code as on a machine that refuses namespaces, and whose kernel has no Landlock."""
+"""Run code as on a machine without user namespaces and without Landlock."""
 
 import ctypes
 import os
@@ -14,14 +14,12 @@ SYSTEM_PYTHON = "/usr/bin/python3"  # every user may read it
 
 
 def run_poorly(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code by this interpreter, both refused to it and to all that it starts."""
     words = [sys.executable, "-c", f"import poor_machine; poor_machine.refuse()\n{code}"]
     settings = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), **environment}
     return subprocess.run(words, capture_output=True, text=True, timeout=patience(120), env=settings, check=False)
 
 
 def refuse() -> None:
-    """Refuse both to this process, for good."""
     libc = ctypes.CDLL(None, use_errno=True)
     program = [(0x20, 0, 0, 0)]  # load the call's number
     for number, error in ((_UNSHARE[platform.machine()], 1), (444, 38)):  # EPERM, and ENOSYS for Landlock

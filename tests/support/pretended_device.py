@@ -1,8 +1,8 @@
-"""A pretended accelerator on a machine without one: its tensors compute on the CPU and mix with no other.
+"""A pretended accelerator: its tensors compute on the CPU and cannot be mixed with CPU tensors.
 
-It goes by the name of PyTorch's ``meta`` device, the only one besides the CPU that every build knows. What CUDA
-refuses, tensors of two devices in one operation and NumPy on the device's, it refuses; it is stricter where CUDA only
-loses time: indices must lie on the device, and ``tolist`` needs ``cpu()`` first. Not covered: kernels of CUDA.
+It uses PyTorch's ``meta`` device, the only other device that every build knows. Like CUDA it refuses tensors of two
+devices in one operation and NumPy on device tensors. It is stricter where CUDA only loses time: indices must be on
+the device, and ``tolist`` needs ``cpu()`` first. CUDA kernels are not covered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 
 
 class OnDevice(Tensor):
-    """A tensor that says that it lies on ``DEVICE``, with its values in ``held``."""
+    """A tensor that reports ``DEVICE`` and keeps its values in ``held``."""
 
     held: Tensor
 
@@ -45,7 +45,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Values(TorchFunctionMode):
-    """``torch.tensor`` on the device, whose values PyTorch does not give to ``meta``."""
+    # ``torch.tensor`` drops its values on ``meta``.
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -56,7 +56,7 @@ class _Values(TorchFunctionMode):
 
 @contextmanager
 def pretended_device() -> Iterator[torch.device]:
-    """The device; only inside, and on this thread, are there tensors on it."""
+    """Yield the device; device tensors exist only inside the block and on this thread."""
     with _Operations(), _Values():
         yield DEVICE
 

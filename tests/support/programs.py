@@ -1,4 +1,4 @@
-"""Programs that ask a policy by OpenAI's protocol and the standard library alone; they know nothing of turntree."""
+"""Programs that query a policy with OpenAI's protocol and the standard library alone, without turntree."""
 
 import json
 import os
@@ -10,21 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 Messages = list[dict[str, Any]]
-RELEASED = threading.Event()
-"""Lets ``hangs`` go on."""
-ANSWERS: list[int] = []
-"""Statuses that programs were answered with after an error."""
+RELEASED = threading.Event()  #: releases ``hangs``
+ANSWERS: list[int] = []  #: statuses that programs received after an error
 
 
 class Policy:
-    """A client of one episode."""
-
     def __init__(self, base_url: str, api_key: str, model: str) -> None:
         self.base_url, self.model = base_url, model
         self.headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
 
     def ask(self, messages: Messages, **fields: Any) -> dict[str, Any]:
-        """The next message."""
         body = json.dumps({"model": self.model, "messages": messages, **fields}).encode()
         request = urllib.request.Request(f"{self.base_url}/chat/completions", body, self.headers)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -33,7 +28,7 @@ class Policy:
         return message
 
     def said(self, messages: Messages, text: str, **fields: Any) -> str:
-        """Go on with a dialogue: a user's text and the answer are added to it."""
+        # Appends a user's text and the answer to the dialogue.
         messages.append(user(text))
         messages.append(self.ask(messages, **fields))
         return str(messages[-1]["content"])
@@ -44,19 +39,18 @@ def user(text: str) -> dict[str, Any]:
 
 
 def checks_twice(prompt: str, base_url: str, api_key: str, model: str = "policy") -> str:
-    """Asks, asks whether that is right, and answers with what was said then."""
+    """Ask, ask whether the answer is right, and return the second answer."""
     policy, messages = Policy(base_url, api_key, model), []
     policy.said(messages, prompt)
     return policy.said(messages, "Are you sure?")
 
 
 async def awaits(prompt: str, base_url: str, api_key: str) -> str:
-    """As a coroutine."""
     return checks_twice(prompt, base_url, api_key)
 
 
 def delegates(prompt: str, base_url: str, api_key: str) -> str:
-    """Asks, has two sub-agents work at the same time, and goes on with what they said."""
+    """Ask, let two sub-agents work at the same time, and continue with their answers."""
     policy, messages = Policy(base_url, api_key, "policy"), []
     policy.said(messages, prompt)
     with ThreadPoolExecutor(2) as pool:
@@ -65,12 +59,12 @@ def delegates(prompt: str, base_url: str, api_key: str) -> str:
 
 
 def delegates_and_breaks(prompt: str, task_id: str, base_url: str, api_key: str) -> str:
-    """As ``delegates``; task 3 has no answer."""
+    """As ``delegates``; task 3 crashes."""
     return (crashes if task_id.endswith("/3") else delegates)(prompt, base_url, api_key)
 
 
 def forgets(prompt: str, base_url: str, api_key: str) -> str:
-    """Says something else in its second message than it said before: a branch."""
+    """Change an earlier message in the second request: a branch."""
     policy, messages = Policy(base_url, api_key, "policy"), []
     policy.said(messages, prompt)
     other = [*messages]
@@ -79,30 +73,26 @@ def forgets(prompt: str, base_url: str, api_key: str) -> str:
 
 
 def crashes(prompt: str, base_url: str, api_key: str) -> str:
-    """Has no answer."""
     Policy(base_url, api_key, "policy").ask([user(prompt)])
     raise RuntimeError("the disk is full")
 
 
 def exits(prompt: str, base_url: str, api_key: str) -> str:
-    """Ends as a script would."""
     Policy(base_url, api_key, "policy").ask([user(prompt)])
     sys.exit(0)
 
 
 def silent() -> str:
-    """Never asks."""
     return "#### 4"
 
 
 def silent_after_a_turn(prompt: str, base_url: str, api_key: str) -> str:
-    """Asks once and answers wrongly."""
     Policy(base_url, api_key, "policy").ask([user(prompt)])
     return "#### none"
 
 
 def hangs(prompt: str, base_url: str, api_key: str) -> str:
-    """Has no answer in time; a thread of its own asks once more when nobody waits for it."""
+    """Never answer in time; a thread asks once more after the episode has ended."""
     policy = Policy(base_url, api_key, "policy")
     policy.ask([user(prompt)])
 
@@ -121,7 +111,7 @@ def hangs(prompt: str, base_url: str, api_key: str) -> str:
 
 
 def spins(prompt: str, base_url: str, api_key: str) -> str:
-    """Never returns, whatever is raised in it for a while."""
+    """Never return, whatever is raised."""
     Policy(base_url, api_key, "policy").ask([user(prompt)])
     ANSWERS.append(threading.get_ident())
     for _ in range(3):
@@ -135,17 +125,15 @@ def spins(prompt: str, base_url: str, api_key: str) -> str:
 
 
 def asks_many(prompt: str, base_url: str, api_key: str) -> str:
-    """Asks for more turns at once than the episode has."""
     return str(Policy(base_url, api_key, "policy").ask([user(prompt)], n=20)["content"])
 
 
 def begins_too_long(prompt: str, base_url: str, api_key: str) -> str:
-    """Its first prompt leaves no room."""
     return str(Policy(base_url, api_key, "policy").ask([user("word " * 5000)])["content"])
 
 
 def ends_itself(prompt: str, base_url: str, api_key: str) -> str:
-    """Scores and ends the session of its own turn, and breaks."""
+    """Score and end the program's own session, then raise."""
     policy = Policy(base_url, api_key, "policy")
     policy.ask([user(prompt)])
     for path, method, body in (("/reward", "POST", b'{"failure": "x"}'), ("", "DELETE", None)):
@@ -158,7 +146,6 @@ def ends_itself(prompt: str, base_url: str, api_key: str) -> str:
 
 
 def shrugs(prompt: str, base_url: str, api_key: str) -> str:
-    """Answers whatever happens."""
     policy = Policy(base_url, api_key, "policy")
     policy.ask([user(prompt)])
     try:
@@ -169,7 +156,7 @@ def shrugs(prompt: str, base_url: str, api_key: str) -> str:
 
 
 def repeats(prompt: str, base_url: str, api_key: str) -> str:
-    """Asks once more where the policy was lost, as clients do."""
+    """Retry after each error, as clients do."""
     policy = Policy(base_url, api_key, "policy")
     while True:
         try:
@@ -179,7 +166,7 @@ def repeats(prompt: str, base_url: str, api_key: str) -> str:
 
 
 def talks(prompt: str, base_url: str, api_key: str, rounds: int = 100) -> str:
-    """Goes on until it is refused."""
+    """Continue until a request is refused."""
     policy, messages = Policy(base_url, api_key, "policy"), []
     for _ in range(rounds):
         said = policy.said(messages, prompt)
@@ -187,7 +174,7 @@ def talks(prompt: str, base_url: str, api_key: str, rounds: int = 100) -> str:
 
 
 def main() -> None:
-    """As a command: the prompt on standard input, the rest in the environment."""
+    """As a command: the prompt comes on standard input, the rest in environment variables."""
     prompt = sys.stdin.read()
     assert prompt == os.environ.get("TASK_PROMPT", prompt)
     sys.stdout.write("thinking\n" if "--loud" in sys.argv else "")

@@ -1,22 +1,17 @@
-"""Answers that are judged with their question, as ``tests/rewards/question_cases.txt`` lists them."""
-
 import json
 from pathlib import Path
 from typing import NamedTuple
 
 FILE = Path(__file__).resolve().parents[1] / "rewards" / "question_cases.txt"
+#: kinds of reported cases whose reason is the question
 _ASKED = ("convert_form", "number_given_back", "question_form", "question_number")
-"""Kinds of reported cases that give their question as the reason."""
 _LABELS = {"T": True, "F": False, "U": None}
 
 
 class Case(NamedTuple):
-    group: str
-    """The heading under which it stands."""
-    label: bool | None
-    """Whether it is to be paid; ``None`` where only the gold answer is to blame that nobody can tell."""
+    group: str  #: heading of the file
+    label: bool | None  #: whether the answer is paid; ``None`` if it cannot be graded because of the gold answer
     text: str
-    """What the policy says."""
     gold: str
     answer_format: str
     question: str
@@ -37,7 +32,6 @@ def question_cases() -> list[Case]:
 
 
 def reported_cases(path: Path) -> list[Case]:
-    """Cases from public reports and of the kinds of these, each with its question where it has one."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [
         Case(
@@ -49,5 +43,5 @@ def reported_cases(path: Path) -> list[Case]:
             question=row["why"] if row["kind"] in _ASKED else "",
         )
         for row in rows
-        if not row["contract"].startswith("turntree/")  # judged by an environment
+        if not row["contract"].startswith("turntree/")  # graded by an environment
     ]

@@ -1,4 +1,4 @@
-"""A real training of a tiny policy by an unmodified verl, and what is left of it."""
+"""A real training of a tiny policy with an unmodified verl, and the files that it leaves."""
 
 import json
 import os
@@ -22,21 +22,19 @@ from turntree.agents.verl import launch
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder
 
-PROMPTS, SAMPLES = 4, 4
-"""Tasks of a step and episodes of a task, where a training says nothing else."""
-OVERRIDES = table(__file__, "training")
-"""What makes any training small and quick."""
+PROMPTS, SAMPLES = 4, 4  #: tasks per step and episodes per task, by default
+OVERRIDES = table(__file__, "training")  #: make any training small and quick
+#: let a training record its batches
 LOOKING = (
     "trainer.v1.sampler.custom_sampler.path=pkg://looking_sampler",
     "trainer.v1.sampler.custom_sampler.name=Looking",
 )
-"""Overrides with which a training writes its batches down."""
+#: Ray's start-up limits on a quiet machine, by environment variable
 RAYS_SECONDS = {"RAY_worker_register_timeout_seconds": 60, "RAY_gcs_server_request_timeout_seconds": 60}
-"""How long Ray waits for its own processes to start, by the variable that says so: of a quiet machine."""
 
 
 def kill_trainer() -> float:
-    """``kill -9`` of the process of a running training that holds the policy's optimiser; returns when."""
+    """Kill the process that holds the optimiser of a running training with SIGKILL; return the time."""
     running = psutil.Process().children(recursive=True)
     trainers = [one for one in running if one.cmdline() and one.cmdline()[0].startswith("ray::WorkerDict")]
     assert trainers, "there is no trainer to kill"
@@ -54,8 +52,7 @@ class Training:
     folder: RunFolder
     status: int
     reports: list[StepReport]
-    ended: float
-    """When, on the clock of ``time.time``."""
+    ended: float  #: on the clock of ``time.time``
 
     @property
     def log(self) -> str:
@@ -66,12 +63,12 @@ class Training:
         return [report.step for report in self.reports]
 
     @property
+    #: columns of the trainer's batch, by step and episode; only with ``LOOKING``
     def batches(self) -> list[list[dict[str, list[float]]]]:
-        """Columns of the trainer's batch, by step and episode; of a training that was ``LOOKING``."""
         return read_lines(self.folder.root.parent / "batches.jsonl")
 
     def records(self, step: int) -> dict[tuple[int, int], Record]:
-        """Episodes of a step by task and sample; of those that were played twice the later."""
+        # An episode that was played twice counts once, as its later play.
         return {(r.labels["index"], r.labels["session"]): r for r in read_records(self.folder.episodes(step))}
 
     def levels(self, step: int) -> set[str]:
@@ -84,8 +81,10 @@ class Training:
         return [row["data"] for row in read_lines(self.folder.metrics)]
 
     def mistrust(self, model: Path, step: int, *, weights_of: int | None, temperature: float = 1.0) -> float:
-        """Between the engine's log-probabilities of a step and those of the weights kept for one, or of the weights
-        that the run began with, recomputed from scratch: the largest difference."""
+        """Return the largest difference between the engine's log-probabilities of a step and recomputed ones.
+
+        ``weights_of`` is the step whose kept weights are used, ``None`` for the weights that the run started with.
+        """
         policy = policy_of(model, None if weights_of is None else self.folder.weights(weights_of))
         turns = [turn for record in self.records(step).values() for turn in record.episode.turns]
         return max((difference(policy, turn, temperature) for turn in turns), default=0.0)
@@ -121,7 +120,7 @@ def run_training(
     steps: int,
     on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> Training:
-    """Train in an environment of ``trained_envs`` to the end, below ``root``, and keep what was reported."""
+    """Train in an environment of ``trained_envs`` to the end, below ``root``, and keep the reports."""
     reports: list[StepReport] = []
 
     def note(report: StepReport) -> None:

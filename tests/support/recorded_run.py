@@ -1,5 +1,3 @@
-"""A small recorded run, made by playing scripted dialogues; no training."""
-
 import asyncio
 import json
 from collections.abc import Sequence
@@ -26,7 +24,7 @@ def write_run(
     prompt: str = "2+3*4",
     tokenizer: bool = True,
 ) -> Path:
-    """Write metrics, counters, episodes and a configuration, as a training run would."""
+    """Write metrics, counters, episodes and a configuration as a training run does, without training."""
     folder = RunFolder(root)
     root.mkdir(parents=True, exist_ok=True)
     model = root / "model"
@@ -54,8 +52,6 @@ async def _play(path: Path, step: int, scripts: Sequence[Sequence[str]], prompt:
 
 
 def a_comparison(*, equal: int = 4, seconds: float = 1.0) -> Comparison:
-    """Three compared steps in which drafts halve the forward passes."""
-
     def cost(passes: int, wall: float) -> Cost:
         counts = {"tokens": 100, "drafted": 10, "accepted": 5, "tokens_per_forward_pass": 2.0}
         return Cost(forward_passes=passes, seconds=wall, draft_seconds=0.1, **counts)

@@ -1,5 +1,3 @@
-"""An engine that notes what it was asked for and answers as it was told."""
-
 import inspect
 from typing import Any
 
@@ -7,8 +5,10 @@ from turntree.agents.engines.protocol import Completion, FinishReason, TurnReque
 
 
 class RecordingEngine:
-    """Gives its answers in order, the last one from then on: a turn; an exception, which is raised; an engine, which is
-    asked; or a function of a request's prompt and sampling, ``async`` or not, that returns a turn."""
+    """Record requests and give the answers in order, repeating the last one.
+
+    An answer is a turn, an exception to raise, an engine to ask, or a function of prompt and sampling.
+    """
 
     def __init__(self, *answers: Any) -> None:
         self.answers = answers
@@ -32,6 +32,5 @@ class RecordingEngine:
 
 
 def a_turn(*tokens: int, **fields: Any) -> Completion:
-    """A turn of these tokens, all certain, that ended by itself."""
     fields = {"logprobs": (0.0,) * len(tokens), "finish_reason": FinishReason.STOP, **fields}
     return Completion(token_ids=tokens, **fields)

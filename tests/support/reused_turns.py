@@ -1,4 +1,4 @@
-"""A policy whose earlier turns are used again, over an engine that knows every law."""
+"""A policy whose earlier turns are reused, over an engine that knows every distribution."""
 
 import asyncio
 from dataclasses import replace
@@ -21,19 +21,16 @@ TURN = Sampling(max_tokens=6, stop_token_ids=(STOP,), seed=5)
 
 
 def fixed(*p: float) -> Law:
-    """The same law after everything."""
     law = np.array(p) / np.sum(p)
     return lambda context: law
 
 
 def after_prompt(policy: Law) -> Law:
-    """The same turn's law after every prompt of one token: each prompt is a state of its own."""
+    """Make every one-token prompt a state of its own with the same distribution of turns."""
     return lambda context: policy(context[1:])
 
 
 class Reused:
-    """The engine, the reuse around it, and the words to ask both."""
-
     def __init__(self, policy: Law, config: ReuseConfig = EXACT, vocabulary: int = 4, **options: Any) -> None:
         self.engine = TabledEngine(policy)
         self.reuse = PrefixReuse(self.engine, config, vocabulary=vocabulary, **{"seed": 0, **options})
@@ -50,8 +47,6 @@ class Reused:
         return asyncio.run(self.reuse.generate(TurnRequest(prompt, replace(TURN, **changes), state=state)))
 
     def siblings(self, count: int, *, prompt: tuple[int, ...] = (9,), **changes: Any) -> list[Completion]:
-        """Turns that are asked for at once, with seeds from 10."""
-
         async def play() -> list[Completion]:
             how = [replace(TURN, seed=10 + number, **changes) for number in range(count)]
             return await asyncio.gather(*(self.reuse.generate(TurnRequest(prompt, sampling)) for sampling in how))
@@ -59,8 +54,6 @@ class Reused:
         return asyncio.run(play())
 
     def many(self, states: int, *, each: int = 1, max_tokens: int = 2) -> list[Completion]:
-        """Turns without an end, ``each`` at each of some states, one after another."""
-
         async def play() -> list[Completion]:
             how = [Sampling(max_tokens=max_tokens, seed=number) for number in range(states * each)]
             return [
@@ -71,6 +64,5 @@ class Reused:
         return asyncio.run(play())
 
     def update(self, policy: Law | None = None, *, trained: bool = True) -> None:
-        """Train: another policy, or the same one under a new version."""
         self.engine.policy, self.engine.version = policy or self.engine.policy, self.engine.version + 1
         self.reuse.close_step(trained=trained)

@@ -1,5 +1,7 @@
-"""What an external engine must do for run-ahead, as tests: the test file of an engine derives a class, and has the
-fixtures ``engine``, which schedules by priority, and ``policy``, a ``PolicyLaw`` of the engine's model."""
+"""Run-ahead tests that every external engine must pass; an engine's test file subclasses them.
+
+The test file provides the fixtures ``engine``, which schedules by priority, and ``policy``, a ``PolicyLaw``.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +11,7 @@ import pytest
 from engine_checks import ATTEMPTS, CONTEXT, PROMPT, new_weights, state
 from machine_speed import patience, soon
 from policy_law import PolicyLaw
-from run_ahead_turns import RunAhead
+from run_ahead_turns import RunAheadTurns
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
@@ -23,11 +25,11 @@ def asked(seed: int, length: int = LENGTH, *, step: int = 0, name: str = "ahead"
     return TurnRequest(PROMPT, Sampling(max_tokens=length, seed=seed), state=state(name), precomputed_for=step)
 
 
-def running_ahead(engine: Any, *, batch: int = 8, slots: int = 4) -> RunAhead:
-    return RunAhead(engine, slots=IdleSlots(engine, batch=batch, slots=slots))
+def running_ahead(engine: Any, *, batch: int = 8, slots: int = 4) -> RunAheadTurns:
+    return RunAheadTurns(engine, slots=IdleSlots(engine, batch=batch, slots=slots))
 
 
-def begin(run_ahead: RunAhead, seeds: Sequence[int], length: int = LENGTH) -> list[asyncio.Task[Completion]]:
+def begin(run_ahead: RunAheadTurns, seeds: Sequence[int], length: int = LENGTH) -> list[asyncio.Task[Completion]]:
     return [asyncio.create_task(run_ahead.precompute(asked(seed, length, step=2))) for seed in seeds]
 
 
@@ -36,8 +38,6 @@ async def all_of(turns: Sequence[asyncio.Task[Completion]]) -> list[Completion]:
 
 
 class RunAheadChecks:
-    """Of engines that run in this process, and take weights."""
-
     async def test_a_promoted_turn_is_the_one_that_its_seed_samples(self, engine: Any, policy: PolicyLaw) -> None:
         run_ahead = running_ahead(engine)
         made = await all_of(begin(run_ahead, SEEDS))
@@ -81,7 +81,7 @@ class RunAheadChecks:
 
     @pytest.mark.parametrize("clears", [True, False])
     async def test_a_precomputed_turn_gives_its_slot_to_a_requested_one(self, engine, policy, monkeypatch, clears):
-        """Without the part that ends precomputed turns, as control, more run at once than there are slots."""
+        """Control: without aborting precomputed turns, more turns run at once than there are slots."""
         if not clears:
             monkeypatch.setattr(IdleSlots, "_clear", lambda self: asyncio.sleep(0))
         for _ in range(ATTEMPTS):
@@ -101,7 +101,7 @@ class RunAheadChecks:
 
     @pytest.mark.parametrize("by_priority", [True, False])
     async def test_requests_of_precomputed_turns_come_after_all_others(self, engine, policy, monkeypatch, by_priority):
-        """In the engine's own queue; without the number, as control, in the order in which they came."""
+        """Control: without the priority, the engine keeps the order of arrival."""
         if not by_priority:
             monkeypatch.setattr(type(engine._dialect), "precomputed", 0)
         batch = engine.config.max_batch

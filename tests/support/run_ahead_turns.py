@@ -1,5 +1,3 @@
-"""An engine that precomputes turns in its idle slots, and begins the turns of their step with them."""
-
 from typing import Any
 
 from turntree.agents.turn_drafts.config import RunAheadConfig
@@ -8,8 +6,8 @@ from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.agents.turn_drafts.precomputed import PrecomputedTurns
 
 
-class RunAhead(DraftedTurns):
-    """The pipeline over ``engine`` with precomputed turns as its only source, which answers for all else."""
+class RunAheadTurns(DraftedTurns):
+    """The pipeline over ``engine`` whose only draft source is its precomputed turns."""
 
     def __init__(self, engine: Any, *, slots: IdleSlots | None = None, **settings: Any) -> None:
         self.ahead = PrecomputedTurns(engine, RunAheadConfig(enabled=True, **settings), slots=slots)

@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's model runner as far as its sampling goes: a batch, and the steps in which it is sampled."""
+"""A stand-in for the sampling part of vLLM's model runner."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -9,12 +9,10 @@ import torch
 
 from turntree.agents.engines.request_wire import request_entries
 
-PROMPT = 7
-"""Tokens of a prompt."""
+PROMPT = 7  #: tokens
 
 
 def request(seed: int | None, *, temperature: float = 1.0, said: int = 0, given: int = 0, **parameters: Any) -> Any:
-    """A request that has sampled ``said`` tokens; more ``parameters`` as vLLM's ``SamplingParams`` has them."""
     unset = {"min_p": 0.0, "min_tokens": 0, "logit_bias": None}
     entries = request_entries(seed=seed, given=given)
     return SimpleNamespace(
@@ -24,7 +22,6 @@ def request(seed: int | None, *, temperature: float = 1.0, said: int = 0, given:
 
 
 def metadata(**given: Any) -> Any:
-    """vLLM's ``SamplingMetadata`` of a batch that only temperatures change."""
     unset = dict.fromkeys(
         ("top_k", "top_p", "allowed_token_ids_mask", "logprob_token_ids", "thinking_budget_state_holder")
     )
@@ -34,8 +31,6 @@ def metadata(**given: Any) -> Any:
 
 
 class SamplingRunner(SimpleNamespace):
-    """The parts that are looked at, on a device."""
-
     def __init__(self, *requests: Any, inner: Any = None, device: Any = "cpu", **sampling: Any) -> None:
         names = [str(n) for n in range(len(requests))]
         super().__init__(
@@ -52,21 +47,20 @@ class SamplingRunner(SimpleNamespace):
         self.changed()
 
     def changed(self) -> None:
-        """As vLLM does where a request has joined, left or changed its place."""
+        # As vLLM does when a request joins, leaves or moves.
         self.input_batch.sampling_metadata = metadata(**self.sampling)
 
     def prepare(self, drafts: Sequence[Sequence[int]] | None = None) -> Any:
-        """As vLLM before a pass over each request's last token and its drafts: positions, where each request begins,
-        and the metadata of the drafts; ``None`` without any."""
+        # As vLLM before a pass: positions, first row of each request, and the drafts' metadata or ``None``.
         lengths = [len(draft) for draft in drafts] if drafts is not None else [0] * len(self.input_batch.req_ids)
         said = [len(self.requests[name].output_token_ids) for name in self.input_batch.req_ids]
-        places = [
+        positions = [
             np.arange(PROMPT + count - 1, PROMPT + count + length) for count, length in zip(said, lengths, strict=True)
         ]
         ends = np.cumsum([length + 1 for length in lengths], dtype=np.int32)
         begins = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
         self.query_start_loc = SimpleNamespace(gpu=begins.to(self.device))
-        self.positions = torch.from_numpy(np.concatenate(places)).to(self.device)
+        self.positions = torch.from_numpy(np.concatenate(positions)).to(self.device)
         if drafts is None:
             return None
         flat = torch.tensor([token for draft in drafts for token in draft], dtype=torch.int32)

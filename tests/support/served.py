@@ -1,5 +1,3 @@
-"""A server of an engine in a process of its own, for tests of its client."""
-
 import os
 import signal
 import subprocess
@@ -14,8 +12,7 @@ from machine_speed import patience
 
 from turntree.agents.verl.run import fork_client
 
-SECONDS = 240.0
-"""Seconds until a server must answer."""
+SECONDS = 240.0  #: until a server must answer
 
 Client = TypeVar("Client")
 
@@ -24,8 +21,10 @@ Client = TypeVar("Client")
 def serving(
     command: Sequence[str], find: Callable[[], Client | None], log: Path, environment: Mapping[str, str]
 ) -> Iterator[Client]:
-    """Run a server until the end of the block; ``find`` makes the client, ``None`` while the server does not answer.
-    A ``command`` of an interpreter, ``-m``, a module and its arguments is a fork where there is a server of forks."""
+    """Run a server until the end of the block; ``find`` makes the client, or ``None`` while nothing answers.
+
+    If a fork server runs, a ``command`` of the form interpreter, ``-m``, module, arguments becomes a fork.
+    """
     if command[1] == "-m" and warm_driver.SOCKET in os.environ:
         forked = [command[0], "-S", fork_client.__file__, os.environ[warm_driver.SOCKET], warm_driver.__file__]
         command = [*forked, *command[1:]]

@@ -1,5 +1,3 @@
-"""``turntree serve`` as a command, in a process of its own."""
-
 import os
 import subprocess
 import sys
@@ -10,18 +8,11 @@ from pathlib import Path
 from machine_speed import patience
 
 NAME = "tiny"
-"""What the served model is called."""
 
 
 @contextmanager
 def served_command(model: Path, log: Path, *options: str) -> Iterator[str]:
-    """The URL of a running server; it gets SIGTERM at the end, and must then end in order.
-
-    Args:
-        model: Folder of the model.
-        log: File for what it says beside the URL.
-        *options: Of the command.
-    """
+    """Yield the URL of a running ``turntree serve``; SIGTERM at the end must stop it cleanly."""
     words = ["serve", str(model), "--port", "0", "--name", NAME, *options]
     command = [sys.executable, "-m", "turntree.agents.cli", *words]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}

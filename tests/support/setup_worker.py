@@ -1,5 +1,7 @@
-"""In place of Ray 2.60's file of this name, which imports Ray before each worker does: a worker gets its variables and
-its interpreter. Whatever else an environment of Ray may have is missing here."""
+"""Replaces Ray 2.60's file of this name, which imports Ray in front of each worker.
+
+A worker gets its environment variables and its interpreter; Ray's other runtime environments are not supported.
+"""
 
 import argparse
 import json

@@ -1,5 +1,3 @@
-"""Labelled cases that are no part of the repository."""
-
 import json
 from typing import Any
 
@@ -10,7 +8,7 @@ DATA = SHARED / "data"
 
 
 def shared_rows(name: str, answer_format: str) -> list[dict[str, Any]]:
-    """The rows of a file whose answer format begins so; the test is skipped where the file is missing."""
+    """Return rows of a file outside the repository by answer-format prefix; skip the test without the file."""
     if not (DATA / name).exists():
         pytest.skip(f"{name} is not there; set TURNTREE_DATA to the folder that holds data/{name}")
     rows = map(json.loads, (DATA / name).read_text(encoding="utf-8").splitlines())

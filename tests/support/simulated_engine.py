@@ -1,4 +1,4 @@
-"""An engine that only counts: seconds by a formula, drafts accepted by a coin."""
+"""An engine that only counts: seconds from a formula, accepted drafts from coin tosses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from turntree.spec_tree.budget.draft_budget import Allowance
 
 @dataclass(frozen=True)
 class Fixed:
-    """One threshold, whatever happens; above 1 nothing is drafted."""
+    """A constant threshold; above 1 nothing is drafted."""
 
     threshold: float
 
@@ -23,22 +23,18 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Policy:
-    """How sure the store is of a next token, and how often it is right."""
-
-    sure: tuple[float, float] = (6.0, 1.0)
-    """Beta distribution of the estimates."""
-    truth: Callable[[np.ndarray], np.ndarray] = lambda estimate: estimate
-    """Share of the estimates that come true."""
+    sure: tuple[float, float] = (6.0, 1.0)  #: Beta parameters of the store's probability estimates
+    truth: Callable[[np.ndarray], np.ndarray] = lambda estimate: estimate  #: fraction of the estimates that come true
 
 
 SHARP, FLAT = Policy(), Policy((1.0, 6.0))
 
 
 def simulate(chooser, seconds, policy=SHARP, *, rows=16, steps=1000, depth=8, noise=0.0, hiccups=0.0, seed=0):
-    """Tokens, seconds and drafts of each step, shape (steps, 3); ``chooser`` allows and observes as a budget does.
+    """Return tokens, seconds and drafts of each step, shape (steps, 3); ``chooser`` acts as a budget.
 
-    Batches of ``rows`` requests run for 60 steps each, half of which lose requests one by one. What is offered
-    and what is right depends on seed and step alone, so two choosers meet the same luck.
+    Batches of ``rows`` requests run for 60 steps, half of which lose requests one by one. Offers and outcomes depend on
+    seed and step alone, so two choosers see the same luck.
     """
     out = np.zeros((steps, 3))
     for step in range(steps):
@@ -66,5 +62,4 @@ def simulate(chooser, seconds, policy=SHARP, *, rows=16, steps=1000, depth=8, no
 
 
 def throughput(run: np.ndarray, begin: int = 0, end: int | None = None) -> float:
-    """Tokens per second between two steps."""
     return float(run[begin:end, 0].sum() / run[begin:end, 1].sum())

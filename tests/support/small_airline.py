@@ -1,5 +1,3 @@
-"""A made-up airline in the layout of tau-bench's data."""
-
 import json
 from pathlib import Path
 from typing import Any

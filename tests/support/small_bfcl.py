@@ -1,5 +1,3 @@
-"""Made-up tasks in the layout of BFCL's multi-turn sets, for the package's own APIs and for the stand-in's."""
-
 import json
 from pathlib import Path
 

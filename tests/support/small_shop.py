@@ -1,5 +1,3 @@
-"""A made-up shop in the layout of tau-bench's retail data."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ USERS = {name: {**user, "address": ADDRESS} for name, user in _SHOP["users"].ite
 
 
 def order(number: int, status: str, method: str = "gift_card_1") -> dict[str, Any]:
-    """An order of a mug and a bowl."""
     paid = [{**_SHOP["order"]["payment_history"][0], "payment_method_id": method}]
     return {**_SHOP["order"], "order_id": f"#W{number}", "address": ADDRESS, "status": status, "payment_history": paid}
 

@@ -1,8 +1,8 @@
-"""A gateway in a process of its own whose policy is a rule: sums, some of them wrong, by tools where it has two.
+"""A gateway process with a rule as its policy: sums, some wrong, by tools where two are offered.
 
     python spoken_server.py RECORD
 
-The first line that it writes is its URL, as ``turntree serve`` does.
+Its first line of output is its URL, like that of ``turntree serve``.
 """
 
 import asyncio
@@ -22,42 +22,34 @@ MODEL = "rule"
 
 
 class SpokenServer(NamedTuple):
-    """A server that runs."""
-
-    url: str
-    """With ``/v1``."""
-    record: Path
-    """The run's folder, to which ended sessions are written."""
+    url: str  #: with ``/v1``
+    record: Path  #: the run's folder with the ended sessions
     process: subprocess.Popen[str]
 
     def end(self) -> None:
-        """End it in order, so that its sessions are recorded."""
+        # An orderly end records the open sessions.
         self.process.terminate()
         assert self.process.wait(patience(120)) == 0
 
 
 def question(number: int) -> str:
-    """The sum of this number."""
     return f"What is {number + 2} * {number + 3} + {number + 5}?"
 
 
 def gold(number: int) -> int:
-    """Its right answer."""
     return (number + 2) * (number + 3) + number + 5
 
 
 def right(number: int) -> bool:
-    """Whether the policy gets it right."""
     return bool(number % 3)
 
 
 def call(name: str, a: int, b: int) -> str:
-    """A call as the policy writes it."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
 
 
 def say(prompt: str) -> str:
-    """What the policy samples: the answer, or the next of two calls where it is told of two tools."""
+    """Return the policy's turn: the answer, or the next of two calls if two tools are offered."""
     asked = [*SUM.finditer(prompt)][-1]
     a, b, c = map(int, asked.groups())
     told = re.findall(r"<\|im_start\|>tool\n(-?\d+)", prompt[asked.end() :])
@@ -71,7 +63,6 @@ def say(prompt: str) -> str:
 
 @contextmanager
 def spoken_server(folder: Path) -> Iterator[SpokenServer]:
-    """Such a server until the end of the block."""
     paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, __file__, str(folder / "record")]
     with (

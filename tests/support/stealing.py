@@ -1,4 +1,4 @@
-"""A program that looks for keys of other programs in ``/proc`` while these run, by the standard library alone."""
+"""A program that searches ``/proc`` for other programs' keys while they run."""
 
 import os
 import re
@@ -9,7 +9,6 @@ from pathlib import Path
 from programs import Policy, user
 
 TOGETHER = 2
-"""Programs that wait for each other."""
 
 
 def meet(folder: Path, where: str) -> None:
@@ -21,7 +20,6 @@ def meet(folder: Path, where: str) -> None:
 
 
 def readable() -> bytes:
-    """The environment and the command line of every process that is seen."""
     seen = b""
     for file in [*Path("/proc").glob("[0-9]*/environ"), *Path("/proc").glob("[0-9]*/cmdline")]:
         try:

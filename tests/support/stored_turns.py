@@ -1,5 +1,3 @@
-"""Stored turns for ledgers."""
-
 from typing import Any
 
 import numpy as np

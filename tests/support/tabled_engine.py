@@ -1,4 +1,4 @@
-"""An exact engine over a function from contexts to probabilities, for tests that know every law."""
+"""An exact engine over a function from contexts to probabilities."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,15 +25,14 @@ Law = Callable[[tuple[int, ...]], NDArray[np.float64]]
 
 
 async def others_first() -> None:
-    """Let whoever else is ready go on."""
     await asyncio.sleep(0)
 
 
 @dataclass
 class TabledEngine:
-    """Draws from ``policy(context)`` with seeded clocks, and counts what a real engine would compute.
+    """Draw from ``policy(context)`` with seeded clocks, and count what a real engine would compute.
 
-    Shorter turns are finished first.
+    Shorter turns finish first.
     """
 
     policy: Law
@@ -44,9 +43,7 @@ class TabledEngine:
     scored: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     fresh: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     edit: Callable[[Completion], Completion] = lambda turn: turn
-    """What becomes of a turn before it is handed over."""
     before_score: Callable[[], Awaitable[None]] = others_first
-    """What a scoring waits for."""
 
     def law(self, context: tuple[int, ...], sampling: Sampling, bare: bool = False) -> NDArray[np.float64]:
         settings = {name: getattr(sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
@@ -102,8 +99,8 @@ class TabledEngine:
         self.scored.append((context, tokens))
         await self.before_score()
         self.passes += 1
-        laws = [self.law(context + tokens[:place], sampling) for place in range(len(tokens) + 1)]
-        bare = [self.law(context + tokens[:place], sampling, bare=True) for place in range(len(tokens))]
+        laws = [self.law(context + tokens[:position], sampling) for position in range(len(tokens) + 1)]
+        bare = [self.law(context + tokens[:position], sampling, bare=True) for position in range(len(tokens))]
         moments = surprise(np.array(laws[:-1]))
         with np.errstate(divide="ignore"):
             return Scores(
@@ -127,7 +124,7 @@ def _top(laws: list[NDArray[np.float64]], k: int) -> TopLogprobs | None:
 
 
 def random_policy(seed: int, vocabulary: int, concentration: float = 1.0) -> Law:
-    """A law for every context, drawn from a Dirichlet distribution by the context alone."""
+    """Return a policy with a Dirichlet distribution for every context, determined by the context alone."""
     laws: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
     def policy(context: tuple[int, ...]) -> NDArray[np.float64]:

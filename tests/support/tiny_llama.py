@@ -1,11 +1,9 @@
-"""Llamas of a few thousand random weights on disk, for engines that load models from a folder."""
-
 from pathlib import Path
 from typing import Any
 
 
 def random_llama(vocabulary: int, *, seed: int = 0, **fields: Any) -> Any:
-    """A Llama as it is initialised; ``fields`` of its ``LlamaConfig`` go over those here."""
+    """Build an initialised Llama; ``fields`` override this ``LlamaConfig``."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -17,9 +15,11 @@ def random_llama(vocabulary: int, *, seed: int = 0, **fields: Any) -> Any:
 def save_tiny_llama(
     folder: Path, *, vocabulary: int = 32, spread: float = 1.5, seed: int = 0, positions: int = 1024
 ) -> Path:
-    """Write a model whose greedy tokens are not tied, whose laws are neither flat nor certain, and that hears where
-    a token stands: as initialised it attends to all alike, and a draft at wrong positions would pass for a right one.
-    The last token is the end of a turn; ``spread`` multiplies the random output weights."""
+    """Save a model whose greedy tokens are untied, and whose distributions are neither flat nor certain.
+
+    It also depends on positions: an untrained model attends evenly, so a draft at wrong positions would pass unnoticed.
+    The last token ends a turn; ``spread`` multiplies the random output weights.
+    """
     tokens = {"bos_token_id": None, "eos_token_id": vocabulary - 1, "tie_word_embeddings": False}
     heads = {"num_key_value_heads": 1, "head_dim": 32}  # vLLM's least
     model = random_llama(vocabulary, seed=seed, max_position_embeddings=positions, **heads, **tokens)
@@ -32,8 +32,10 @@ def save_tiny_llama(
 
 
 def save_chat_llama(folder: Path, tokenizer: Any, *, spread: float = 1.0, positions: int = 512) -> Path:
-    """Write a model that ends its turns as a chat's, beside its tokenizer, which has ``<|im_end|>``; ``spread``
-    multiplies the random output weights: an untrained model hesitates between all tokens."""
+    """Save a chat model and its tokenizer; ``<|im_end|>`` ends a turn.
+
+    ``spread`` multiplies the random output weights: otherwise all tokens are nearly equally likely.
+    """
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     size = {"intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": positions}
     model = random_llama(len(tokenizer), eos_token_id=end, **size)

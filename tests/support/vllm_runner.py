@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's model runner: the parts that a drafter sees, and steps that verify drafts against a script."""
+"""A stand-in for vLLM's model runner: the parts that a drafter uses, and steps that verify drafts against a script."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,8 +11,7 @@ from turntree.agents.engines.vllm.settings import DrafterSettings
 
 CONTEXT = 64
 END = 2
-BEHIND = 3
-"""Sampled behind a turn whose last token was drafted."""
+BEHIND = 3  #: sampled after a turn whose last token was drafted
 
 
 VOCABULARY = 1 << 20
@@ -40,8 +39,6 @@ def parameters(**given: Any) -> Any:
 
 
 class ScriptedRunner:
-    """Runs requests whose turns are known beforehand."""
-
     def __init__(self, settings: DrafterSettings | None = None, *, depth: int = 4, leads: bool = True) -> None:
         self.device = SimpleNamespace(type="cuda")
         self.max_model_len = CONTEXT
@@ -74,7 +71,7 @@ class ScriptedRunner:
         self.ends[row] = len(prompt)
 
     def remove(self, name: str) -> None:
-        """The request is gone; the last row takes its place, as in vLLM."""
+        # As in vLLM, the last row moves to the free index.
         names = self.input_batch.req_ids
         row, last = names.index(name), len(names) - 1
         self.tokens[row], self.ends[row] = self.tokens[last], self.ends[last]
@@ -83,7 +80,7 @@ class ScriptedRunner:
         del self.requests[name]
 
     def step(self, *, reading: Sequence[str] = (), ask: bool = True) -> dict[str, list[int]]:
-        """Verify the drafts of all requests but those in ``reading``; returns what is proposed next."""
+        """Verify the drafts of all requests but those in ``reading``; return the next proposals."""
         sampled = []
         for row, name in enumerate(self.input_batch.req_ids):
             said = self.requests[name].output_token_ids
@@ -112,12 +109,10 @@ class ScriptedRunner:
         return self.draft_token_ids
 
     def say(self, name: str, prompt: Sequence[int], script: Sequence[int], **given: Any) -> int:
-        """A whole request; returns the steps."""
         self.add(name, prompt, script, **given)
         return self.play(name)
 
     def play(self, name: str) -> int:
-        """Step until the request has said its script, then let it go; returns the steps."""
         steps = 0
         while len(self.requests[name].output_token_ids) < len(self.scripts[name]):
             self.step()

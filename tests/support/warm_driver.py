@@ -1,6 +1,6 @@
-"""verl's processes as forks of one that has imported what they need, which takes ten seconds, once a test session.
+"""verl's processes as forks of a process that has done the imports, which take ten seconds, once per session.
 
-Run as a script it is ``turntree.agents.verl.run.prefork`` in such a fork: the driver of a training; or, after ``-m``,
+As a script, this is ``turntree.agents.verl.run.prefork`` in such a fork, the driver of a training; after ``-m``, it is
 another module.
 """
 
@@ -27,13 +27,12 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 _cold = launch.command
-SOCKET = "TURNTREE_TEST_FORKS"
-"""Variable with the path of a fork server that is there already, with an engine in it: ``warm_engine``."""
+SOCKET = "TURNTREE_TEST_FORKS"  #: variable with the path of an existing fork server that has an engine: ``warm_engine``
 READ_BY_IMPORTS = {"TURNTREE_VERL_CPU": "1", "TOKENIZERS_PARALLELISM": "false", "VERL_LOGGING_LEVEL": "WARN"}
 
 
 def warm_socket() -> Path:
-    """Of a fork server that ends with this process, or with its parent."""
+    # The fork server ends with this process, or with its parent.
     return Path(os.environ[SOCKET]) if SOCKET in os.environ else _own_socket()
 
 
@@ -55,7 +54,6 @@ def _own_socket() -> Path:
 
 
 def command(folder: RunFolder, socket: Path | None) -> list[str]:
-    """In place of ``launch.command``, where a training's workers are forks as well."""
     words = _cold(folder, socket)
     if socket is None:
         return words
@@ -66,15 +64,17 @@ _start_server = prefork._start_server
 
 
 def _start_server_and_patch(path: Path) -> None:
-    """The workers' server is forked before Ray is imported."""
+    # The workers' server must fork before Ray is imported.
     _start_server(path)
     start_no_more_of_ray()
 
 
 def start_no_more_of_ray() -> None:
-    """Keep Ray from starting its autoscaler and its report of usage, interpreters that import for seconds: nothing here
-    asks them. A Ray that starts without them is one whose dashboard could not be started; an agent of the dashboard
-    imports little where it is not installed. Workers begin with this folder's ``setup_worker.py``."""
+    """Keep Ray from starting its autoscaler and usage report, two interpreters that import for seconds.
+
+    Ray starts without them when its dashboard fails to start; the dashboard's agent imports little where the dashboard
+    is not installed. Workers start with this folder's ``setup_worker.py``.
+    """
     from ray._private import ray_constants, services, utils
     from ray._private.node import Node
 

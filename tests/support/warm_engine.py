@@ -1,9 +1,9 @@
-"""Runs test files in forks of a process that has imported an engine, which takes ten seconds.
+"""Run test files in forks of a process that has imported an engine, which takes ten seconds.
 
-``python tests/support/warm_engine.py ENGINE [OPTION]... -- FILE...``: options are pytest's. Those of SGLang run in a
-process each: its engine leaves the process that started it changed. Forked too is what the engines spawn, the processes
-of verl's trainings (``warm_driver``), and the servers that ``served`` starts. The status is the largest of pytest's;
-that a file has no test of the chosen kind is no failure.
+``python tests/support/warm_engine.py ENGINE [OPTION]... -- FILE...``: the options are pytest's. Each SGLang file gets a
+process of its own, since SGLang's engine changes the process that started it. Processes that the engines spawn, verl's
+training processes (``warm_driver``) and the servers of ``served`` are forks as well. The exit status is the largest of
+pytest's; a file without a test of the chosen kind is not a failure.
 """
 
 import atexit
@@ -26,17 +26,15 @@ import warm_driver
 from turntree.agents.verl.run import prefork
 
 SPAWNED = "--multiprocessing-fork"
+#: modules by engine; none imports Ray (``prefork.PRELOADED``)
 IMPORTED = {
     "sglang": ("sglang.srt.entrypoints.http_server", "turntree.agents.engines.sglang.worker.drafter"),
     "vllm": ("vllm.entrypoints.openai.api_server",),
 }
-"""Modules by engine; none imports Ray (``prefork.PRELOADED``)."""
-NO_TEST = 5
-"""pytest's status where no test was chosen."""
+NO_TEST = 5  #: pytest's status when no test was selected
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the files one after another; the largest status."""
     engine, at = arguments[0], arguments.index("--")
     options, files = arguments[1:at], arguments[at + 1 :]
     if engine == "sglang":
@@ -62,7 +60,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def start_server(path: Path) -> None:
-    """Fork the server that answers at a path until this process ends."""
     from turntree.agents.verl.run.fork_server import become, listen, serve
 
     listener = listen(path)
@@ -77,8 +74,10 @@ def start_server(path: Path) -> None:
 
 
 def forking_python(folder: Path) -> Path:
-    """A stand-in for the interpreter, by which what ``multiprocessing`` spawns is forked by the server in a folder. The
-    fork ends with the process that spawned it, as engines do."""
+    """Write a stand-in for the interpreter, so that the fork server forks what ``multiprocessing`` spawns.
+
+    The fork ends with the process that spawned it, as engines do.
+    """
     from turntree.agents.verl.run import fork_client
 
     ending = (
@@ -97,7 +96,6 @@ def forking_python(folder: Path) -> Path:
 
 
 def run_files(arguments: list[str]) -> int:
-    """pytest's status, in a fork."""
     if pid := os.fork():
         return abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     sys.argv = ["pytest", *arguments]
@@ -105,7 +103,7 @@ def run_files(arguments: list[str]) -> int:
 
 
 def end_after(main: Callable[[], Any]) -> NoReturn:
-    """End this fork as ``main`` ends, before anything that its parent has begun is cleared up here too."""
+    # Exits without running the clean-up that the parent registered.
     status: Any = 1
     try:
         main()
@@ -121,10 +119,7 @@ def end_after(main: Callable[[], Any]) -> NoReturn:
 
 
 def spawned(client: int, words: Sequence[str]) -> None:
-    """Be what ``multiprocessing`` spawned as the process ``client``, whose files are opened under their numbers.
-
-    Pipes alone can be: what SGLang passes to its processes are such.
-    """
+    # Only pipes can be reopened by number; SGLang passes nothing else to its processes.
     for path in Path(f"/proc/{client}/fd").iterdir():
         if int(path.name) > 2 and os.readlink(path).startswith("pipe:"):
             flags = int(Path(f"/proc/{client}/fdinfo/{path.name}").read_text().split()[3], 8)

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_ahead_turns import RunAhead
+from run_ahead_turns import RunAheadTurns
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.served.turns import PrecomputedRequests, ServedTurns
@@ -128,7 +128,7 @@ async def test_all_precomputed_turns_can_be_ended_those_that_wait_too(deaf: int)
 
 async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> None:
     engine = HeldEngine()
-    run_ahead = RunAhead(engine, slots=IdleSlots(engine, batch=4, slots=2))
+    run_ahead = RunAheadTurns(engine, slots=IdleSlots(engine, batch=4, slots=2))
     tasks = [
         asyncio.create_task(run_ahead.precompute(TurnRequest((1,), Sampling(seed=n), precomputed_for=2)))
         for n in range(3)

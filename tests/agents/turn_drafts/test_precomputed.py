@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from machine_speed import patience
-from run_ahead_turns import RunAhead
+from run_ahead_turns import RunAheadTurns
 from tabled_engine import TabledEngine, random_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
@@ -47,9 +47,9 @@ class SlowEngine(TabledEngine):
         self.answer(True)
 
 
-def make(**settings: Any) -> tuple[RunAhead, SlowEngine]:
+def make(**settings: Any) -> tuple[RunAheadTurns, SlowEngine]:
     engine = SlowEngine(random_policy(3, 5))
-    return RunAhead(engine, **settings), engine
+    return RunAheadTurns(engine, **settings), engine
 
 
 def sampling(seed: int | None) -> Sampling:
@@ -65,7 +65,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def begun(run_ahead: RunAhead, *seeds: int, step: int = 2) -> list[asyncio.Task[Completion]]:
+async def begun(run_ahead: RunAheadTurns, *seeds: int, step: int = 2) -> list[asyncio.Task[Completion]]:
     tasks = [
         asyncio.create_task(run_ahead.precompute(TurnRequest(PROMPT, sampling(seed), precomputed_for=step)))
         for seed in seeds
@@ -74,7 +74,7 @@ async def begun(run_ahead: RunAhead, *seeds: int, step: int = 2) -> list[asyncio
     return tasks
 
 
-async def precompute_turns(run_ahead: RunAhead, engine: SlowEngine, seed: int, *, step: int = 2) -> Completion:
+async def precompute_turns(run_ahead: RunAheadTurns, engine: SlowEngine, seed: int, *, step: int = 2) -> Completion:
     (task,) = await begun(run_ahead, seed, step=step)
     engine.let_finish()
     return await task

@@ -152,7 +152,8 @@ def seeds(run: Training, step: int) -> set[int]:
 
 @pytest.mark.release
 def test_an_engine_that_is_killed_while_it_reverifies_a_turn_loses_nothing(tiny_model: Path, tmp_path: Path) -> None:
-    run = trained(*(tiny_model, tmp_path, *WRITTEN, f"turntree.env_kwargs.folder={tmp_path}"), env="Interrupted")
+    folder = f"turntree.env_kwargs.folder={tmp_path}"
+    run = trained(*(tiny_model, tmp_path, *WRITTEN, folder), env="KilledWhileReverifying")
     assert run.status == 0, run.log[-3000:]
     assert (tmp_path / "reverifying").exists()
     assert run.steps == [*range(1, STEPS + 1)]
@@ -258,7 +259,8 @@ def test_a_server_that_is_killed_while_it_reverifies_a_turn_loses_nothing(
     monkeypatch.delenv(SOCKET, raising=False)  # vLLM's engine is a child of its server and dies with it
     server = {"vllm": "DraftingVllmServer", "sglang": "DraftingSglangServer"}[engine]
     killing = (f"turntree.env_kwargs.folder={tmp_path}", f"turntree.env_kwargs.server={server}")
-    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, "mode=colocate_async", *killing, env="Interrupted")
+    options = ("mode=colocate_async", *killing)
+    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, *options, env="KilledWhileReverifying")
     assert (tmp_path / "reverifying").exists()
     assert sum(row["async/lost_turns"] for row in rows) >= 1
     for row in rows:

@@ -60,8 +60,8 @@ def test_tools_share_the_state_that_rewards_read(tasksets: Any) -> None:
 def test_a_mistake_with_a_tool_is_told_and_counts_and_calls_are_written_as_the_parser_reads_them(tasksets: Any) -> None:
     env = Verifiers(tasksets["words"], seconds=300)
     env.reset(options={"index": 0})
-    assert "the word ends before" in use(env, "words_look", place=7)
-    assert "place" in use(env, "words_look")
+    assert "the word ends before" in use(env, "words_look", index=7)
+    assert "index" in use(env, "words_look")
     answer = env.step("no")
     assert (answer[1], answer[4]["failure"]) == (0.0, "")  # asked twice, told nothing
     env.close()

@@ -1,1 +1,0 @@
-"""Exact distributions of what each rule gives, and the rows of ``exactness.py``."""

@@ -1,5 +1,3 @@
-"""The exact distribution of dialogues of two turns with a random observation between, one reusing an earlier one."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -9,28 +7,26 @@ from laws.point_mass import chain_of, walk
 from laws.policies import Law, Policy, after, finish
 from laws.stored_turn import reuse
 
-OBSERVATION = 100
-"""Added to an observation to make it a token of its own."""
+OBSERVATION = 100  #: added to an observation to make it a token of its own
 
 
 def observe(choose: Choose, turn: Tokens) -> Tokens:
-    """The environment's answer: two observations, at random."""
+    # One of two observations, at random.
     chance = np.random.default_rng([7, *turn]).uniform(0.2, 0.8)
     return (OBSERVATION + choose([chance, 1 - chance]),)
 
 
 def dialogue(choose: Choose, p: Policy, length: int) -> Tokens:
-    """Two plain turns of ``length`` tokens and the observation between."""
     turn = finish(choose, p, (), length)
     return finish(choose, p, turn + observe(choose, turn), 2 * length + 1)
 
 
 def two_turn_law(p: Policy, q: Policy, length: int, rule: str) -> Law:
-    """Joint distribution of an earlier dialogue under ``q`` and one under ``p`` that reuses it.
+    """Return the joint distribution of a dialogue under ``q`` and one under ``p`` that reuses it.
 
-    ``match``: point-mass drafts from the earlier turns, whatever was observed. ``ratio``: the earlier turns are
-    verified by the ratio rule, the second only in the state that it was said in. ``elsewhere``: that too, but the
-    second turn is verified with the laws of the earlier state although the observation is another (broken).
+    ``match``: drafts from the earlier turns, whatever was observed. ``ratio``: the ratio rule verifies the earlier
+    turns, the second turn only in the state that it was sampled in. ``elsewhere`` (a fault): as ``ratio``, but the
+    second turn is verified with the earlier state's distributions although the observation differs.
     """
 
     def turn(choose: Choose, stored: Tokens, stored_in: Tokens, state: Tokens) -> Tokens:

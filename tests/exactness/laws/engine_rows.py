@@ -1,7 +1,7 @@
 """Rows of the exactness table for the local engine: tiny random Llamas in float64.
 
-Plain decoding here is the engine's own with one request at a time, no store and no draft; the tests hold that to the
-array functions and the model's own attention.
+Plain decoding here means the engine with one request at a time, no store and no draft. The tests compare it with the
+array functions and with the model's own attention.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOW = Sampling(temperature=0.9, top_p=0.95, min_p=0.02, repetition_penalty=1.1, 
 
 
 def policy(seed: int, size: int = SIZE, moved: float = 0.0) -> Policy:
-    """A random policy, its weights moved a little as by an update."""
+    """Build a random policy, with ``moved`` weights as after an update."""
     torch.manual_seed(seed)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=size, max_position_embeddings=128, **shape)).double()
@@ -42,14 +42,13 @@ def policy(seed: int, size: int = SIZE, moved: float = 0.0) -> Policy:
 def sample(
     core: EngineCore, prompts: Sequence[list[int]], how: Sampling, turn_drafts: Sequence[Sequence[int]] | None = None
 ) -> list[Completion]:
-    """A turn after each prompt, request ``i`` with seed ``i``."""
     done: dict[int, Completion] = {}
     for i, prompt in enumerate(prompts):
         core.add(
             Request(
                 prompt=prompt, sampling=how, state=DialogueState.from_tokens(prompt), seed=i,
-                deliver=lambda r, i=i: done.__setitem__(i, r.completion()), turn_draft=list(turn_drafts[i]) if
-                turn_drafts else [],
+                deliver=lambda r, i=i: done.__setitem__(i, r.completion()),
+                turn_draft=list(turn_drafts[i]) if turn_drafts else [],
             )
         )  # fmt: skip
     while core.busy:
@@ -59,7 +58,7 @@ def sample(
 
 @contextmanager
 def noise_by_draft():
-    """Fault: the noise of a token depends on its place in the step."""
+    """Fault: the noise of a token depends on its position in the step."""
     right = emission.race
     with mock.patch.object(emission, "race", lambda p, seeds, at: right(p, seeds, np.arange(len(p)))):
         yield
@@ -74,7 +73,7 @@ def shared_noise():
 
 
 def differing(seed: int, broken: bool = False) -> tuple[int, float]:
-    """Turns under moved weights that differ from plain decoding, and tokens per forward pass of the drafted ones."""
+    """Return the turns under moved weights that differ from plain decoding, and tokens per forward pass."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(0, SIZE, size=int(rng.integers(2, 20))).tolist() for _ in range(TURNS)]
     alone = LocalEngineConfig(max_batch=1, max_context=64, speculation=None)
@@ -95,7 +94,7 @@ def differing(seed: int, broken: bool = False) -> tuple[int, float]:
 
 
 def chi_square(draws: int, broken: bool = False) -> float:
-    """p-value of two-token turns, drafted from each other, against the model's joint law."""
+    """Return the p-value of two-token turns, drafted from each other, against the model's joint distribution."""
     size, prompt = 5, [1, 2, 3]
     model = policy(1, size)
     model.model.set_attn_implementation("sdpa")
@@ -115,7 +114,6 @@ def chi_square(draws: int, broken: bool = False) -> float:
 
 
 def rows(draws: int = 6_000) -> Iterator[Row]:
-    """What the engine is held to."""
     found = [differing(seed) for seed in range(MODELS)]
     wrong = sum(n for n, _ in found)
     faulty = differing(0, broken=True)[0]

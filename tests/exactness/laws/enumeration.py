@@ -1,9 +1,9 @@
-"""Every outcome of a procedure that makes random choices, with its probability: no Monte Carlo.
+"""Enumerate every outcome of a procedure that makes random choices, with its probability.
 
-A procedure takes ``choose(weights) -> index`` and is run once for every path through its choices. A coin
-becomes a choice between the regions of (0, 1) on which the code under test decides alike (``regions``, found by
-halving, so that the thresholds are the code's own). Clocks that two laws share become a choice of both winners
-(``race_joint``, integrated in closed form and checked against the code at a point of each region).
+A procedure takes ``choose(weights) -> index`` and runs once for every path through its choices. A coin becomes a choice
+between the regions of (0, 1) on which the tested code decides alike (``regions``, found by bisection, so the thresholds
+are the code's own). Clocks shared by two distributions become a choice of both winners (``race_joint``, integrated in
+closed form and checked against the code at one point of each region).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def outcomes(run: Callable[[Choose], T]) -> dict[T, float]:
-    """The law of what ``run`` returns."""
+    """Return the distribution of the result of ``run``."""
     mass: dict[T, float] = {}
     scripts: list[tuple[int, ...]] = [()]
     while scripts:
@@ -52,12 +52,12 @@ def outcomes(run: Callable[[Choose], T]) -> dict[T, float]:
 
 
 def tv(one: Mapping[T, float], other: Mapping[T, float]) -> float:
-    """Total variation."""
+    """Return the total variation distance."""
     return sum(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in {*one, *other}) / 2
 
 
 def marginal(mass: Mapping[T, float], of: Callable[[T], Hashable]) -> dict[Hashable, float]:
-    """The law of a function of the outcome."""
+    """Return the distribution of a function of the outcome."""
     result: dict[Hashable, float] = {}
     for outcome, weight in mass.items():
         result[of(outcome)] = result.get(of(outcome), 0.0) + weight
@@ -65,18 +65,17 @@ def marginal(mass: Mapping[T, float], of: Callable[[T], Hashable]) -> dict[Hasha
 
 
 class Region(NamedTuple):
-    """Coins on which a decision is the same."""
+    """An interval of coins with the same decision."""
 
     probability: float
-    coin: float
-    """One of them."""
+    coin: float  #: one coin of the interval
     decision: int
 
 
 def regions(decide: Callable[[Floats], NDArray[np.generic]], parts: int = 64) -> list[Region]:
-    """The regions of (0, 1) on which ``decide`` (coins to decisions, elementwise) is constant.
+    """Return the regions of (0, 1) on which ``decide`` (coins to decisions, elementwise) is constant.
 
-    Steps that hide between two of ``parts`` coins with the same decision are not seen.
+    A step between two of ``parts`` coins with the same decision is missed.
     """
     edges = np.linspace(0, 1, parts + 1)
     edges[0], edges[-1] = np.nextafter(0, 1), np.nextafter(1, 0)
@@ -103,12 +102,11 @@ def regions(decide: Callable[[Floats], NDArray[np.generic]], parts: int = 64) ->
 
 
 def toss(choose: Choose, found: Sequence[Region]) -> float:
-    """A coin out of one of the regions."""
     return found[choose([region.probability for region in found])].coin
 
 
 def race_joint(q: Floats, p: Floats) -> Floats:
-    """Probability that token a wins under ``q`` and b under ``p`` when both race with the same clocks.
+    """Return the probability that a wins under ``q`` and b under ``p`` in a race with the same clocks.
 
     For a = b the other clocks y ring after E_a max(q_y / q_a, p_y / p_a). For a != b put r = E_b / E_a, between
     q_b / q_a and p_b / p_a; the others ring after E_a max(q_y / q_a, r p_y / p_b). With c(r) the sum of these
@@ -156,7 +154,7 @@ def _race_joint(q_key: tuple[float, ...], p_key: tuple[float, ...]) -> Floats:
 
 
 def _integral(clocks: Callable[[float], Floats], corners: Floats) -> float:
-    """Of dr / c(r)**2 along the corners, c(r) the sum of ``clocks(r)``; the last corner may be infinite."""
+    # Of dr / c(r)**2 along the corners, c(r) the sum of ``clocks(r)``; the last corner may be infinite.
     total = 0.0
     for low, high in itertools.pairwise(corners.tolist()):
         at_low = clocks(low).sum()

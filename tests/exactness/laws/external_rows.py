@@ -1,7 +1,7 @@
-"""Rows of the exactness table for vLLM and SGLang: whole-turn reuse over the engines themselves.
+"""Rows of the exactness table for vLLM and SGLang: reuse of whole turns with these engines.
 
-The policy is a tiny random Llama, its weights moved between the stored turns and their reuse as by an update. What
-the engines must say is computed by transformers in float64. Turns of 4 tokens after top-k 3 have at most 81 cells.
+The policy is a tiny random Llama whose weights move between the stored turns and their reuse, as by an update. Expected
+values are computed by transformers in float64. Turns of 4 tokens after top-k 3 have at most 81 cells.
 """
 
 from __future__ import annotations
@@ -31,22 +31,19 @@ from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 PROMPT = tuple(1 + n % 30 for n in range(5))
-LENGTH, KEPT, BIAS = 4, 3, 0.5
-"""Tokens of a turn, the most probable ones that are sampled from, and the logarithm of the lenience."""
-MOVED = 0.02
-"""Size of the update, by which the weights are moved at random."""
-OF_A_STATE = 64
-"""Turns stored at one dialogue state, as samples of a task are."""
+LENGTH, KEPT, BIAS = 4, 3, 0.5  #: tokens per turn, top-k, logarithm of the lenience
+MOVED = 0.02  #: size of the update: random noise relative to each weight's standard deviation
+OF_A_STATE = 64  #: turns stored per dialogue state, like the samples of a task
 CONTEXT, AT_ONCE = 96, 64
 REPLAYED, REPLAYED_LENGTH = 200, 48
 
 
 def rows(name: str, draws: int) -> Iterator[Row]:
-    """Replay, the ratio rule and lenience over one engine.
+    """Yield rows of replay, the ratio rule and lenience with one engine.
 
     Args:
-        name: ``vllm`` or ``sglang``; its environment must be the running one.
-        draws: Turns of each row with chance in it.
+        name: ``vllm`` or ``sglang``, whichever the environment has.
+        draws: Turns per chi-square row.
     """
     if name == "sglang":
         prepare()  # before transformers is imported
@@ -138,7 +135,7 @@ def _law_rows(name: str, engine: Any, reference: PolicyLaw, draws: int) -> Itera
 
 
 class _Moved:
-    """Gives the engine moved weights until the end of the block, and yields the reference that has them."""
+    # Moves the engine's weights inside the block and yields the reference with these weights.
 
     def __init__(self, engine: Any, reference: PolicyLaw, size: float) -> None:
         import torch
@@ -159,8 +156,6 @@ class _Moved:
 
 
 def _after(reference: PolicyLaw) -> Callable[[tuple[int, ...]], Any]:
-    """The policy's distribution of the next token of the turn."""
-
     @cache
     def next_token(tokens: tuple[int, ...]) -> Any:
         return distribution(reference.logits([[*PROMPT, *tokens]]), Transforms(top_k=KEPT))[0]

@@ -1,7 +1,7 @@
-"""The exact distribution of turns whose drafts are a function of what is known.
+"""The exact distribution of turns whose drafts are a function of known tokens.
 
-The code under test is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken``
-names a fault: the control, which a proof must notice.
+The tested code is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken`` names a
+fault: the control, which a proof must notice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def point_mass_coin(p: float) -> list[Region]:
 
 
 def random_tree(seed: int, context: Tokens, vocabulary: int, most: int = 5) -> list[tuple[int, int]]:
-    """(token, parent) of a tree with distinct siblings that depends on the context alone."""
+    """Return (token, parent) pairs of a tree with distinct siblings that depends on the context alone."""
     rng = np.random.default_rng([seed, len(context), *context])
     nodes: list[tuple[int, int]] = []
     for _ in range(int(rng.integers(0, most + 1))):
@@ -40,7 +40,6 @@ def chain_of(tokens: Tokens) -> list[tuple[int, int]]:
 
 
 def path_to(nodes: list[tuple[int, int]], node: int) -> Tokens:
-    """Tokens from the root down to a node; none for -1."""
     above: list[int] = []
     while node >= 0:
         token, node = nodes[node]
@@ -49,20 +48,20 @@ def path_to(nodes: list[tuple[int, int]], node: int) -> Tokens:
 
 
 def walk(nodes: list[tuple[int, int]], room: int, draw: Callable[[Tokens], int]) -> Tokens:
-    """Tokens of one step of ``sample_then_match``; ``draw`` is given the path to the node whose law it uses."""
+    """Return one step of ``sample_then_match``; ``draw`` receives the path to its node."""
     emitted: list[int] = []
 
-    def one(rows: np.ndarray, places: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        emitted.append(draw(path_to(nodes, int(places[0]) - 1)))
+    def draw_one(rows: np.ndarray, indices: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        emitted.append(draw(path_to(nodes, int(indices[0]) - 1)))
         return np.array(emitted[-1:]), np.zeros(1)
 
     stops = np.zeros(1, np.bool_)
-    sample_then_match(draft_trees(nodes), one, np.array([room]), lambda rows, tokens: stops)
+    sample_then_match(draft_trees(nodes), draw_one, np.array([room]), lambda rows, tokens: stops)
     return tuple(emitted)
 
 
 def tree_law(p: Policy, length: int, vocabulary: int, seed: int) -> Law:
-    """Sample, then match, with another tree at each step."""
+    # Another tree at each step.
 
     def run(choose: Choose) -> Tokens:
         tokens: Tokens = ()
@@ -75,7 +74,6 @@ def tree_law(p: Policy, length: int, vocabulary: int, seed: int) -> Law:
 
 
 def transformed(seed: int, vocabulary: int, transforms: Transforms) -> Policy:
-    """A policy of random logits and of transforms that see what was said."""
     prompt = token_counts([0], vocabulary)
     return lambda context: distribution(
         logits(seed, vocabulary, context), transforms, prompt=prompt, output=token_counts(context, vocabulary)
@@ -87,9 +85,9 @@ def logits(seed: int, vocabulary: int, context: Tokens) -> Floats:
 
 
 def transformed_tree_law(seed: int, length: int, vocabulary: int, transforms: Transforms, broken: bool = False) -> Law:
-    """Sample, then match, with the laws of all nodes computed at once as an engine does.
+    """Sample, then match, with the distributions of all nodes computed at once, as an engine does.
 
-    ``broken``: what is said on the way down to a node is forgotten in its penalties.
+    ``broken``: the penalties ignore tokens on the path to a node.
     """
     prompt = token_counts([0], vocabulary)
 
@@ -111,10 +109,10 @@ def transformed_tree_law(seed: int, length: int, vocabulary: int, transforms: Tr
 
 
 def chain_law(p: Policy, drafted: Tokens, broken: str = "") -> Law:
-    """A chain by coins, then plain decoding to the chain's length.
+    """Verify a chain with coins, then decode plainly to the chain's length.
 
-    ``resample``: after a rejection from p itself. ``greedy``: after a rejection the likeliest other token.
-    ``duplicate``: each token has two tries, as two children alike would.
+    Faults: ``resample`` draws from p itself after a rejection, ``greedy`` takes the most probable other token, and
+    ``duplicate`` tries each token twice, as two equal children would.
     """
     length, tokens = len(drafted), np.array(drafted)
 
@@ -144,9 +142,9 @@ def chain_law(p: Policy, drafted: Tokens, broken: str = "") -> Law:
 
 
 def sibling_law(p: Policy, length: int, count: int, broken: str = "") -> Law:
-    """Joint distribution of siblings that take turns and draft from each other's tokens of now.
+    """Return the joint distribution of siblings that take turns and draft from each other's tokens.
 
-    ``known``: a sibling's token is taken as a draw from q = p by the ratio rule, which keeps it always.
+    ``known`` (a fault): the ratio rule treats a sibling's token as a draw from q = p, which it always accepts.
     """
 
     def run(choose: Choose) -> Tokens:
@@ -168,7 +166,6 @@ def sibling_law(p: Policy, length: int, count: int, broken: str = "") -> Law:
 
 
 def merged(paths: list[Tokens]) -> list[tuple[int, int]]:
-    """A tree of all paths."""
     nodes: list[tuple[int, int]] = []
     for path in paths:
         parent = -1

@@ -1,5 +1,3 @@
-"""Random policies that depend on the whole prefix, and what plain decoding makes of them."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,12 +8,12 @@ import numpy as np
 from laws.enumeration import Choose, Floats, Tokens, outcomes
 
 Law = dict[Tokens, float]
+#: from the tokens so far to the distribution of the next token, shape (vocabulary,)
 Policy = Callable[[Tokens], Floats]
-"""From the tokens so far to the law of the next one, shape (vocabulary,)."""
 
 
 def policy(seed: int, vocabulary: int) -> Policy:
-    """A random policy; a tenth of the tokens are impossible."""
+    """Return a random policy that depends on the whole prefix; a tenth of the tokens are impossible."""
 
     @cache
     def law(context: Tokens) -> Floats:
@@ -28,7 +26,7 @@ def policy(seed: int, vocabulary: int) -> Policy:
 
 
 def near(base: Policy, seed: int, drift: float = 0.7) -> Policy:
-    """``base`` after some training."""
+    """Return ``base`` after some training."""
 
     @cache
     def law(context: Tokens) -> Floats:
@@ -40,27 +38,24 @@ def near(base: Policy, seed: int, drift: float = 0.7) -> Policy:
 
 
 def finish(choose: Choose, p: Policy, tokens: Tokens, length: int) -> Tokens:
-    """Plain decoding up to ``length`` tokens."""
+    """Decode plainly up to ``length`` tokens."""
     while len(tokens) < length:
         tokens += (choose(p(tokens)),)
     return tokens
 
 
 def plain(p: Policy, length: int) -> Law:
-    """What the policy says."""
     return outcomes(lambda choose: finish(choose, p, (), length))
 
 
 def along(p: Policy, tokens: Tokens, count: int) -> Floats:
-    """Laws before each of ``tokens`` and behind the last, the first ``count`` of them."""
+    """Return the distributions before each of ``tokens`` and after the last, the first ``count`` of them."""
     return np.stack([p(tokens[:index]) for index in range(count)])
 
 
 def after(p: Policy, context: Tokens) -> Policy:
-    """The policy at a dialogue state."""
     return lambda tokens: p(context + tokens)
 
 
 def product(one: Law, other: Law) -> Law:
-    """Joint distribution of independent tuples, one after the other."""
     return {a + b: w * v for a, w in one.items() for b, v in other.items()}

@@ -1,9 +1,9 @@
-"""The exact joint distribution of what a policy was trained on and of what it samples next, begun before the update.
+"""The exact joint distribution of trained tokens and of a next sample that was begun before the update.
 
-Turns and episodes run through the product's own code (``agents.resuming``) over a toy engine, whose weights are
-updated at a given number of drawn tokens, whatever runs then. Its noise is one coin a (seed, position), and a token
-is where the coin falls among the cumulated probabilities. A coin is an interval, split where a policy's decision
-divides it: every coin of all policies is seen, in few pieces. ``broken`` names a fault: the control.
+Turns and episodes run through the product's own code (``agents.resuming``) with a toy engine whose weights are updated
+after a given number of drawn tokens, whatever runs then. Its noise is one coin per (seed, position); the token is where
+the coin falls among the cumulated probabilities. A coin is an interval that is split where a policy's decision divides
+it, so a few pieces cover every coin of all policies. ``broken`` names a fault: the control.
 """
 
 from __future__ import annotations
@@ -24,22 +24,19 @@ from turntree.agents.resuming.interrupted_turns import InterruptedTurns, ResumeC
 from turntree.agents.resuming.recorded_env import RecordedEnv
 from turntree.agents.resuming.resume_config import OnResume
 
-SHOWN, OWN = 1, 2
-"""Seeds of what is trained on, and of what is sampled next."""
-OBSERVATION = 100
-"""Added to an observation to make it a token of its own."""
+SHOWN, OWN = 1, 2  #: seeds of the trained turn and of the next sample
+OBSERVATION = 100  #: added to an observation to make it a token of its own
 _LOOP = asyncio.new_event_loop()
 
 
 class Coins:
-    """A coin for each seed and position, known as far as decisions have told."""
+    """A coin for each seed and position, known as precisely as earlier decisions require."""
 
     def __init__(self, choose: Choose) -> None:
         self._choose = choose
         self._known: dict[tuple[int, int], tuple[float, float]] = {}
 
     def draw(self, p: Floats, seed: int, position: int) -> int:
-        """The token of ``p`` on which the coin falls."""
         low, high = self._known.get((seed, position), (0.0, 1.0))
         ends = [*accumulate(p.tolist()[:-1]), 1.0]
         starts = [0.0, *ends[:-1]]
@@ -51,7 +48,7 @@ class Coins:
 
 
 class ToyEngine:
-    """An engine whose weights are updated after so many drawn tokens, each update ending what runs.
+    """An engine whose weights are updated after given numbers of drawn tokens, which ends the running turn.
 
     Args:
         coins: Its noise.
@@ -70,7 +67,6 @@ class ToyEngine:
 
     @property
     def policy(self) -> Policy:
-        """Of the present weights."""
         return self._policies[self.version]
 
     @property
@@ -78,13 +74,11 @@ class ToyEngine:
         return bool(self._moments) and self._drawn >= self._moments[0]
 
     async def update(self) -> None:
-        """What waits for the new weights goes on."""
         if self._due:
             del self._moments[0]
             self.version += 1
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """A turn, up to its end or to an update."""
         prompt, sampling, said = tuple(request.prompt_ids), request.sampling, []
         seed = sampling.seed
         assert seed is not None
@@ -108,7 +102,7 @@ class ToyEngine:
 
 
 class ToyEnv:
-    """Answers a turn with the parity of what it has heard so far."""
+    """Answer a turn with the parity of all tokens received so far."""
 
     unwrapped = spec = None
     forkable = True
@@ -132,7 +126,7 @@ class ToyEnv:
 
 
 def versions(p: Policy, shown: Tokens, count: int) -> list[Policy]:
-    """The policy before an update and after each of ``count``: all learn from what was shown."""
+    """Return the policy before an update and after each of ``count``; all updates train on ``shown``."""
     found = [p]
     while len(found) <= count:
         found.append(learnt(found[-1], shown))
@@ -140,7 +134,6 @@ def versions(p: Policy, shown: Tokens, count: int) -> list[Policy]:
 
 
 def sampled(coins: Coins, p: Policy, prompt: Tokens, length: int, seed: int) -> Tokens:
-    """Plain seeded decoding."""
     said: Tokens = ()
     while len(said) < length:
         said += (coins.draw(p(prompt + said), seed, len(said)),)
@@ -148,10 +141,10 @@ def sampled(coins: Coins, p: Policy, prompt: Tokens, length: int, seed: int) -> 
 
 
 def turn_law(p: Policy, length: int, moments: Sequence[int], broken: str = "") -> tuple[Law, Law]:
-    """Joint distribution of a turn that is trained on and of one that each update interrupts, and what it has to be.
+    """Return the joint distribution of a trained turn and an interrupted turn, and the claimed one.
 
-    ``keep``: its tokens are kept without a look. ``anew``: fresh noise behind the first that is not kept.
-    ``trained``: it has the noise of the turn that is trained on.
+    Faults: ``keep`` keeps the interrupted tokens unverified, ``anew`` draws fresh noise after the first rejected token,
+    and ``trained`` gives the turn the noise of the trained turn.
     """
     seed = SHOWN if broken == "trained" else OWN
 
@@ -186,10 +179,10 @@ def _versions_reached(length: int, moments: Sequence[int]) -> int:
 
 
 def episode_law(p: Policy, moments: Sequence[int], broken: str = "") -> tuple[Law, Law]:
-    """The same of an episode of two turns of two tokens with an observation between, trained on after all updates.
+    """Return these distributions for an episode of two turns of two tokens with an observation between.
 
-    ``keep``, ``anew``, ``trained``: as in ``turn_law``. ``unjudged``: an episode that has ended, and the turns before
-    an interrupted one, are not verified again.
+    The episode is trained on after all updates. Faults: as in ``turn_law``; ``unjudged`` does not re-verify an ended
+    episode, nor the turns before an interrupted one.
     """
     seed = SHOWN if broken == "trained" else OWN
 
@@ -222,7 +215,7 @@ def _dialogue(turn: Callable[[Tokens, int], Tokens]) -> Tokens:
 
 
 async def _roll(env: Any, engine: Any, seed: int) -> Episode:
-    """The loop of ``rollout``, for tokens without a text."""
+    # The loop of ``rollout``, for tokens without text.
     env.reset()
     prompt: Tokens = ()
     turns = []
@@ -260,10 +253,10 @@ def _said(episode: Episode) -> Tokens:
 
 
 def order_law(p: Policy, broken: str = "") -> tuple[Law, Law]:
-    """Joint distribution of two steps of a training whose rows are sampled side by side, a token each in turn.
+    """Return the joint distribution of two training steps whose rows are sampled side by side, and the claim.
 
-    Token 0 ends a row, of two tokens at most. The row that was submitted first is trained on first, the other one by
-    the policy that has learnt from it. ``finished``: the row that ends first is.
+    Token 0 ends a row, of at most two tokens. The row that was submitted first is trained on first, the other row by
+    the policy that has learnt from it. ``finished`` (a fault): the row that ends first is trained on first.
     """
     how = Sampling(max_tokens=2, stop_token_ids=(0,))
 

@@ -1,6 +1,6 @@
-"""The rules through real draws, many rollouts at once, and the chi-square test that compares them with the policy.
+"""The rules with real noise, many rollouts at once, and the chi-square test against the policy.
 
-Each rollout has a seed; its noise and coins are those of ``turntree.spec_tree.rules.noise``, its rules those of
+Each rollout has a seed; its noise and coins come from ``turntree.spec_tree.rules.noise``, its rules from
 ``turntree.spec_tree.rules.verify``. The policy depends on the whole prefix.
 """
 
@@ -19,15 +19,14 @@ from turntree.spec_tree.rules.verify import point_mass_accept, race, ratio_accep
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+#: added to a rollout's seed: noise of the stored turn, coins, noise after a rejection
 STORED, COINS, AGAIN = 2**40, 2**41, 2**42
-"""Added to a rollout's seed: noise of the stored turn, coins, noise of what follows a rejection."""
 
 
 class Table(NamedTuple):
-    """A policy as arrays: ``laws[t][prefix]``, prefixes counted in base ``vocabulary``."""
+    """A policy as arrays: ``laws[t][prefix]``, prefixes numbered in base ``vocabulary``."""
 
-    laws: list[Floats]
-    """Shape (vocabulary**t, vocabulary) at position t."""
+    laws: list[Floats]  #: shape (vocabulary**t, vocabulary) at position t
 
     @property
     def vocabulary(self) -> int:
@@ -43,25 +42,23 @@ class Table(NamedTuple):
 
 
 def table(seed: int, vocabulary: int, length: int) -> Table:
-    """A random policy."""
     rng = np.random.default_rng(seed)
     return Table([rng.dirichlet(np.full(vocabulary, 2.0), size=vocabulary**t) for t in range(length)])
 
 
 def drifted(base: Table, seed: int, drift: float = 0.5) -> Table:
-    """``base`` after some training."""
     rng = np.random.default_rng(seed)
     raised = [law * np.exp(rng.normal(0, drift, law.shape)) for law in base.laws]
     return Table([law / law.sum(-1, keepdims=True) for law in raised])
 
 
 def clocked(laws: Floats, seeds: Ints, position: int) -> Ints:
-    """One token a rollout by the race, laws of shape (rollouts, vocabulary)."""
+    """Draw one token per rollout by the race, laws of shape (rollouts, vocabulary)."""
     return race(laws, exponential(seeds[:, None], np.int64(position), np.arange(laws.shape[1])))
 
 
 def plain(p: Table, seeds: Ints) -> Ints:
-    """Tokens of plain seeded decoding, shape (rollouts, length)."""
+    """Return the tokens of plain seeded decoding, shape (rollouts, length)."""
     code, tokens = np.zeros(len(seeds), np.int64), []
     for position, laws in enumerate(p.laws):
         tokens.append(clocked(laws[code], seeds, position))
@@ -70,9 +67,9 @@ def plain(p: Table, seeds: Ints) -> Ints:
 
 
 def replay(p: Table, stored: Ints, seeds: Ints, *, keyed_by_step: bool = False) -> Ints:
-    """The walk down each rollout's stored turn under its seed, then plain seeded decoding.
+    """Walk down each rollout's stored turn with its seed, then decode plainly.
 
-    ``keyed_by_step`` (broken): the noise is keyed by the place in the step, not by that in the turn.
+    ``keyed_by_step`` (a fault): the noise depends on the position in the step, not in the turn.
     """
     rollouts, length = stored.shape
     draft = DraftBatch(
@@ -103,9 +100,9 @@ def replay(p: Table, stored: Ints, seeds: Ints, *, keyed_by_step: bool = False) 
 
 
 def point_mass(p: Table, seeds: Ints, *, resample: bool = False) -> Ints:
-    """Each position drafts one token, the prefix's number modulo the vocabulary, and tosses a coin for it.
+    """Draft one token per position, the prefix's number modulo the vocabulary, and toss a coin for it.
 
-    ``resample`` (broken): what follows a rejection is drawn from p itself.
+    ``resample`` (a fault): the token after a rejection is drawn from p itself.
     """
     code, tokens = np.zeros(len(seeds), np.int64), []
     for position, laws in enumerate(p.laws):
@@ -119,9 +116,9 @@ def point_mass(p: Table, seeds: Ints, *, resample: bool = False) -> Ints:
 
 
 def ratio(p: Table, q: Table, seeds: Ints, *, released: bool = False) -> Ints:
-    """A stored turn from ``q`` under the ratio rule, then plain decoding.
+    """Apply the ratio rule to a stored turn from ``q``, then decode plainly.
 
-    ``released`` (broken): what follows a rejection is drawn from p itself.
+    ``released`` (a fault): the token after a rejection is drawn from p itself.
     """
     stored = plain(q, seeds + STORED)
     code, tokens, live = np.zeros(len(seeds), np.int64), [], np.ones(len(seeds), np.bool_)
@@ -137,15 +134,14 @@ def ratio(p: Table, q: Table, seeds: Ints, *, released: bool = False) -> Ints:
 
 
 class Scores(NamedTuple):
-    """z-scores of a batch of rollouts that reused turns from ``q``."""
+    """Monitor z-scores of a batch of rollouts that reused turns from ``q``."""
 
     entropy: float
-    grew: float
-    """Of the tokens with p > q."""
+    grew: float  #: of the tokens with p > q
 
 
 def scores(p: Table, q: Table, tokens: Ints) -> Scores:
-    """The monitors over ``tokens``, shape (rollouts, length)."""
+    """Apply the monitors to ``tokens``, shape (rollouts, length)."""
     code, sums = np.zeros(len(tokens), np.int64), MonitorSums()
     for position, (new, old) in enumerate(zip(p.laws, q.laws, strict=True)):
         law, grew = new[code], new[code] > old[code]
@@ -164,15 +160,12 @@ def scores(p: Table, q: Table, tokens: Ints) -> Scores:
 
 
 class ChiSquare(NamedTuple):
-    """How well counts fit a law."""
-
     p_value: float
-    cells: int
-    """After merging those with fewer than 5 expected."""
+    cells: int  #: after merging cells with fewer than 5 expected draws
 
 
 def chi_square(tokens: Ints, law: Floats) -> ChiSquare:
-    """Compare whole turns, shape (rollouts, length), with the probability of each, shape (vocabulary**length,)."""
+    """Compare whole turns, shape (rollouts, length), with their probabilities, shape (vocabulary**length,)."""
     code = np.zeros(len(tokens), np.int64)
     vocabulary = round(len(law) ** (1 / tokens.shape[1]))
     for column in tokens.T:
@@ -190,9 +183,9 @@ def chi_square(tokens: Ints, law: Floats) -> ChiSquare:
 
 
 def power(draws: int, cells: int, distance: float, level: float) -> float:
-    """Chance at least that the test at ``level`` sees a law at total variation ``distance``.
+    """Return a lower bound on the chance that the test at ``level`` notices a total variation ``distance``.
 
-    Its noncentrality, draws * sum (difference**2 / expected), is 4 draws distance**2 or more (Cauchy-Schwarz).
+    Its noncentrality, draws * sum (difference**2 / expected), is at least 4 draws distance**2 (Cauchy-Schwarz).
     """
     threshold = stats.chi2.isf(level, cells - 1)
     return float(stats.ncx2.sf(threshold, cells - 1, 4 * draws * distance**2))

@@ -1,5 +1,3 @@
-"""Rows of the exactness table for the rules themselves, with no engine."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -30,8 +28,6 @@ TRANSFORMS = Transforms(
 
 
 def point_mass_rows() -> Iterator[Row]:
-    """Drafts that are a function of what is known."""
-
     def tree(seed: int) -> float:
         found = []
         for vocabulary, length in ((2, 4), (3, 3), (4, 2)):
@@ -80,7 +76,6 @@ def point_mass_rows() -> Iterator[Row]:
 
 
 def likeliest(p: Policy, length: int) -> tuple[int, ...]:
-    """Greedy decoding."""
     tokens: tuple[int, ...] = ()
     while len(tokens) < length:
         tokens += (int(p(tokens).argmax()),)
@@ -88,8 +83,6 @@ def likeliest(p: Policy, length: int) -> tuple[int, ...]:
 
 
 def ratio_rows() -> Iterator[Row]:
-    """Stored turns whose probability is known."""
-
     def ratio(seed: int, broken: str = "", top: int | None = None) -> float:
         p = policy(seed, 4)
         return tv(ratio_law(p, near(p, seed), 2, broken=broken, top=top), plain(p, 2))
@@ -133,13 +126,10 @@ def ratio_rows() -> Iterator[Row]:
 
 
 def single(p: np.ndarray) -> Law:
-    """A law of one token."""
     return {(token,): float(weight) for token, weight in enumerate(p)}
 
 
 def lenience_rows() -> Iterator[Row]:
-    """What lenience emits is known, and is not the policy's."""
-
     def distance(seed: int, biased: bool) -> float:
         p = policy(seed, 4)
         q = near(p, seed)
@@ -153,8 +143,6 @@ def lenience_rows() -> Iterator[Row]:
 
 
 def replay_rows() -> Iterator[Row]:
-    """Seeded replay, all regions of the clocks."""
-
     def replayed(seed: int, against_old: bool) -> float:
         p = policy(seed, 4)
         q = near(p, seed)
@@ -168,8 +156,6 @@ def replay_rows() -> Iterator[Row]:
 
 
 def two_turn_rows() -> Iterator[Row]:
-    """Dialogues with a random observation between two turns."""
-
     def distance(seed: int, rule: str) -> float:
         p = policy(seed, 2)
         q = near(p, seed)
@@ -188,8 +174,6 @@ def two_turn_rows() -> Iterator[Row]:
 
 
 def run_ahead_rows() -> Iterator[Row]:
-    """The next step's rollouts, made ahead of the update, jointly with the rollout that the policy learns from."""
-
     def distance(seed: int, broken: str) -> float:
         return tv(*ahead_law(policy(seed, 3), 2, broken))
 
@@ -209,8 +193,6 @@ def run_ahead_rows() -> Iterator[Row]:
 
 
 def resume_rows() -> Iterator[Row]:
-    """Turns and episodes that updates of the weights overtake, jointly with what the policy was trained on."""
-
     @cache
     def turn(seed: int, broken: str = "") -> float:
         moments = [(1,)] if broken else [(0,), (1,), (2,), (1, 2), (1, 3)]
@@ -233,7 +215,7 @@ def resume_rows() -> Iterator[Row]:
         )  # fmt: skip
     for control, broken in (keep, anew, trained, ("finished turns not verified again", "unjudged")):
         yield enumerated(
-            "episode that an update overtakes at any moment, also after its end", "B", episode,
+            "episode that an update interrupts at any moment, also after its end", "B", episode,
             control, lambda seed, broken=broken: episode(seed, broken),
         )  # fmt: skip
     yield enumerated(
@@ -244,7 +226,6 @@ def resume_rows() -> Iterator[Row]:
 
 
 def drawn_rows(count: int) -> Iterator[Row]:
-    """The rules through real noise."""
     seeds = np.arange(count)
     p = draws.table(0, 3, 4)
     q = draws.drifted(p, 1)

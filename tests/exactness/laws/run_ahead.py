@@ -1,8 +1,8 @@
-"""The exact joint distribution of a step's rollout, the policy that learns from it, and the next rollout, made ahead.
+"""The exact joint distribution of a step's rollout, the policy that learns from it, and the next rollout.
 
-The policy of the next step depends on the running step's rollout; the rollout made ahead was drawn by the policy of
-now with noise of its own and is replayed with it. Claimed is that, whatever the running step said, the next rollout
-is what its policy says. ``broken`` names a fault: the control.
+The policy of the next step depends on the running step's rollout. The next rollout was precomputed by the current
+policy with noise of its own and is replayed with this noise. The claim: given the running step's rollout, the next
+rollout follows its policy. ``broken`` names a fault: the control.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from laws.point_mass import chain_of, walk
 from laws.policies import Law, Policy, after, finish
 from laws.stored_turn import trained
 
-GAIN = 0.5
-"""How far a rollout moves the policy towards its own tokens."""
+GAIN = 0.5  #: how far a rollout moves the policy towards its own tokens
 
 
 def learnt(p: Policy, said: Tokens) -> Policy:
-    """``p`` after training on a rollout: at every context it leans towards a token of the rollout."""
+    """Return ``p`` after training on a rollout: at every context it favours a token of the rollout."""
     return lambda context: trained(p(context), said[len(context) % len(said)], GAIN)
 
 
 def replayed(choose: Choose, p: Policy, new: Policy, length: int, made: Tokens | None = None) -> tuple[Tokens, Tokens]:
-    """A turn by ``p`` and by ``new`` with the same clocks; ``made``: what ``p`` said with them, if it is known."""
+    """Return turns by ``p`` and by ``new`` with the same clocks; ``made`` is the turn by ``p``, if known."""
     old: Tokens = ()
     now: Tokens = ()
-    for place in range(length):
+    for position in range(length):
         joint = race_joint(p(old), new(now))
         if made is None:
             pair = choose(joint.ravel())
             old, now = (*old, pair // joint.shape[1]), (*now, pair % joint.shape[1])
         else:
-            row = joint[made[place]]
-            old, now = (*old, made[place]), (*now, choose(row / row.sum()))
+            row = joint[made[position]]
+            old, now = (*old, made[position]), (*now, choose(row / row.sum()))
     said = walk(chain_of(old), length, lambda path: now[len(path)])
     if said != now[: len(said)]:
         raise AssertionError(f"replay says {said}, plain decoding {now}")
@@ -41,10 +40,10 @@ def replayed(choose: Choose, p: Policy, new: Policy, length: int, made: Tokens |
 
 
 def ahead_law(p: Policy, length: int, broken: str = "") -> tuple[Law, Law]:
-    """Joint distribution of the running step's turn and the next one's, and what it has to be.
+    """Return the joint distribution of the running step's turn and the next one, and the claimed one.
 
-    ``trained``: the turn made ahead has the noise of the running step's. ``anew``: where the replay leaves what was
-    made, fresh noise draws the token. ``picked``: turns that begin with token 0 are thrown away and drawn anew.
+    Faults: ``trained`` gives the precomputed turn the noise of the running step's turn, ``anew`` draws fresh noise
+    where the replay leaves the precomputed turn, and ``picked`` discards turns that begin with token 0 and draws again.
     """
 
     def run(choose: Choose) -> Tokens:
@@ -52,7 +51,7 @@ def ahead_law(p: Policy, length: int, broken: str = "") -> tuple[Law, Law]:
         new = learnt(p, shown)
         made, now = replayed(choose, p, new, length, shown if broken == "trained" else None)
         if broken == "anew":
-            kept = next((place for place in range(length) if made[place] != now[place]), length)
+            kept = next((position for position in range(length) if made[position] != now[position]), length)
             now = finish(choose, new, now[:kept], length)
         if broken == "picked" and made[0] == 0:
             now = finish(choose, new, (), length)
@@ -66,10 +65,10 @@ def ahead_law(p: Policy, length: int, broken: str = "") -> tuple[Law, Law]:
 
 
 def ahead_dialogue_law(p: Policy, broken: str = "") -> tuple[Law, Law]:
-    """The same of a dialogue of two turns of one token and two, with a random observation between.
+    """Return these distributions for dialogues of two turns (one and two tokens) with an observation.
 
-    The second turn that was made ahead is a draft only in the very state that it was made in; its noise is used for
-    the second turn in any. ``elsewhere``: what was made is verified in the state that it was made in.
+    The precomputed second turn is a draft only in the state that it was computed in; its noise is used for the second
+    turn in any state. ``elsewhere`` (a fault): it is verified in the state that it was computed in.
     """
 
     def run(choose: Choose) -> Tokens:

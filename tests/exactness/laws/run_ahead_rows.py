@@ -1,5 +1,3 @@
-"""Row of the exactness table for run-ahead in the local engine: tiny Llamas in float64, updated between steps."""
-
 from __future__ import annotations
 
 import asyncio
@@ -18,16 +16,13 @@ from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.agents.turn_drafts.precomputed import PrecomputedTurns, RunAheadStats
 from turntree.spec_tree import SpecForest
 
-MOVED = 0.001
-"""How far the update moves each weight."""
-TURNS = 12
-"""Of each model, more than the engine has slots."""
-_RUNNING = 10_000
-"""Seeds of the running step begin here, those of the next one at 0."""
+MOVED = 0.001  #: how far the update moves each weight
+TURNS = 12  #: per model, more than the engine has slots
+_RUNNING = 10_000  #: first seed of the running step; the next step's seeds start at 0
 
 
 async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completion], RunAheadStats]:
-    """The next step's turns, made ahead beside those of the running step, which take their slots, and then verified."""
+    """Precompute the next step's turns beside the running step's, which take their slots, then verify them."""
     config = LocalEngineConfig(max_batch=9, precomputed_slots=9, max_context=64, prefill_chunk=10)
     with LocalEngine(policy(seed), config=config, forest=SpecForest()) as engine:
         ahead = PrecomputedTurns(engine, RunAheadConfig(enabled=True))
@@ -50,7 +45,7 @@ async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completio
 
 
 def differing(seed: int) -> tuple[int, int, RunAheadStats]:
-    """Turns of run-ahead, and turns taken as they were made, that differ from plain decoding by the moved policy."""
+    """Return how many promoted turns, and how many unverified ones, differ from plain decoding after the update."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(0, SIZE, size=int(rng.integers(2, 20))).tolist() for _ in range(TURNS)]
     alone = LocalEngineConfig(max_batch=1, max_context=64, speculation=None)
@@ -65,7 +60,6 @@ def differing(seed: int) -> tuple[int, int, RunAheadStats]:
 
 
 def rows() -> Iterator[Row]:
-    """Promoted turns are plain decoding's own."""
     found = [differing(seed) for seed in range(MODELS)]
     wrong, unverified = sum(f[0] for f in found), sum(f[1] for f in found)
     stats = [counts for _, _, counts in found]

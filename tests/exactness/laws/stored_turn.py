@@ -1,7 +1,7 @@
-"""The exact distribution of turns that are made of a stored turn: the ratio rule, lenience and seeded replay.
+"""The exact distribution of turns made from a stored turn: the ratio rule, lenience and seeded replay.
 
-The code under test is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken``
-names a fault: the control, which a proof must notice.
+The tested code is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken`` names a
+fault: the control, which a proof must notice.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def ratio_coin(p: float, q: float, lenience: float) -> list[Region]:
 def ratio_law(
     p: Policy, q: Policy, length: int, *, lenience: float = 1.0, top: int | None = None, broken: str = ""
 ) -> Law:
-    """A stored turn from ``q``, verified and continued.
+    """Verify a stored turn from ``q`` and continue it.
 
-    ``top``: only the probabilities of the ``top`` likeliest tokens were kept. ``released``: after a rejection
-    from p itself (SPEC-RL's released code). ``threshold``: u < 0.7 p / q, with the residual of u < p / q.
-    ``stale``: q is another policy than the one that drew the turn. ``greedy``: the residual's likeliest token.
+    ``top``: only the probabilities of the ``top`` most probable tokens were kept. Faults: ``released`` draws from p
+    after a rejection (SPEC-RL's released code), ``threshold`` tests u < 0.7 p / q with the residual of u < p / q,
+    ``stale`` uses another q than the turn's, and ``greedy`` takes the residual's most probable token.
     """
     recorded = near(q, 91) if broken == "stale" else q
 
@@ -51,7 +51,6 @@ def reuse(
     top: int | None = None,
     broken: str = "",
 ) -> Tokens:
-    """One turn made of a stored one, as long as that."""
     length, tokens, at = len(stored), np.array(stored), np.arange(len(stored))
     old, new = along(q, stored, length), along(p, stored, length + 1)
     if top is not None:
@@ -71,7 +70,7 @@ def reuse(
 
 
 def lenient_formula(p: Policy, q: Policy, length: int, lenience: float) -> Law:
-    """What ``ratio_law`` must be by ``behaviour``: the policy is mixed in from the first rejection on."""
+    """Return ``ratio_law`` by ``behaviour``'s formula: the policy is mixed in from the first rejection on."""
 
     def run(choose: Choose) -> Tokens:
         tokens: Tokens = ()
@@ -89,7 +88,7 @@ def lenient_formula(p: Policy, q: Policy, length: int, lenience: float) -> Law:
 
 
 def picked_law(p: Floats, q: Floats, order: Tokens, blind: bool) -> Law:
-    """One token by the ratio rule; the draft is the best of two draws in the order of reward, or the first."""
+    """Reuse one token by the ratio rule; the draft is the better of two draws in ``order``, or the first."""
 
     def run(choose: Choose) -> Tokens:
         draws = choose(q), choose(q)
@@ -101,18 +100,18 @@ def picked_law(p: Floats, q: Floats, order: Tokens, blind: bool) -> Law:
 
 
 def epochs_law(laws: list[Floats], fixed: bool) -> Law:
-    """One token that is reused epoch after epoch, each time by the policy of then; the last epoch's.
+    """Reuse one token epoch after epoch, each time with that epoch's policy; return the last epoch's distribution.
 
     Args:
-        laws: The policies' laws.
-        fixed: The same coin in every epoch.
+        laws: The policies' distributions.
+        fixed: Use the same coin in every epoch.
     """
 
     new, old = np.stack(laws[1:]).ravel(), np.stack(laws[:-1]).ravel()
     bits = np.arange(len(new))
 
     def decisions(coins: Floats) -> NDArray[np.int64]:
-        """The fates of all tokens in all epochs as one number."""
+        # The decisions on all tokens in all epochs as one number.
         return (ratio_accept(new[:, None], old[:, None], coins) << bits[:, None]).sum(0)
 
     shared = regions(decisions)
@@ -130,7 +129,7 @@ def epochs_law(laws: list[Floats], fixed: bool) -> Law:
 
 
 def two_uses_law(p: Policy, q: Policy, length: int, stored_turns: int) -> Law:
-    """Joint distribution of two new turns, made of one stored turn that is used twice or of two."""
+    """Return the joint distribution of two new turns from one stored turn, used twice, or from two."""
 
     def run(choose: Choose) -> Tokens:
         stored = [finish(choose, q, (), length) for _ in range(stored_turns)]
@@ -140,7 +139,7 @@ def two_uses_law(p: Policy, q: Policy, length: int, stored_turns: int) -> Law:
 
 
 def replay_law(p: Policy, q: Policy, length: int) -> Law:
-    """Joint distribution of a stored turn from ``q`` and its replay under ``p`` with the same clocks, in one tuple."""
+    """Return the joint distribution of a stored turn from ``q`` and its replay under ``p``, as one tuple."""
 
     def run(choose: Choose) -> Tokens:
         old: Tokens = ()
@@ -158,13 +157,14 @@ def replay_law(p: Policy, q: Policy, length: int) -> Law:
 
 
 def trained(p: Floats, token: int, gain: float) -> Floats:
-    """``p`` after training on a token."""
     return (1 - gain) * p + gain * (np.arange(len(p)) == token)
 
 
 def trained_law(p: Floats, q: Floats, gain: float, rule: str) -> tuple[Law, Law]:
-    """Joint distribution of a stored token and the new one by a policy that was trained on the stored one, and what it
-    would be if the new one were drawn from that policy whatever was stored."""
+    """Return the joint distribution of a stored token and a new one by a policy trained on it, and the claim.
+
+    The claim: the new token is drawn from the trained policy, independently of the stored token's noise.
+    """
 
     def run(choose: Choose) -> Tokens:
         old = choose(q)

@@ -1,5 +1,3 @@
-"""Occurrences of tokens, counted anew for every position: what penalties depend on."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,12 +9,12 @@ Ints = NDArray[np.int64]
 
 
 def token_counts(tokens: Sequence[int] | Ints, vocabulary: int) -> Ints:
-    """Number of occurrences of each token, shape (vocabulary,)."""
+    """Count the occurrences of each token, shape (vocabulary,)."""
     return np.bincount(np.asarray(tokens, np.int64), minlength=vocabulary).astype(np.int64)
 
 
 def token_counts_on_paths(tokens: NDArray[np.int32], parents: NDArray[np.int32], output: Ints) -> Ints:
-    """Number of occurrences of each token before the token that follows each node of one tree.
+    """Count each token's occurrences before the token that follows each node of one tree.
 
     Args:
         tokens: Token of each node, shape (nodes,).

@@ -1,8 +1,8 @@
-"""Stand-in for SGLang's compiled kernels where no build of them runs: plain torch, slow, for tests on the CPU.
+"""Stand-in for SGLang's compiled kernels: plain torch, slow, for tests on the CPU.
 
-Invariant: a kernel does what SGLang's own does, in the same order and with the same comparisons, so that a bias of the
-original would show here too. A kernel that nobody needs on the path of a dense text model raises when it is called,
-not when it is imported. Not covered: quantisation, mixtures of experts, anything on an accelerator.
+A kernel performs the operations and comparisons of SGLang's own in the same order, so that a bias of the original would
+show here too. A kernel that a dense text model does not need raises when it is called, not when it is imported. Not
+covered: quantisation, mixtures of experts, accelerators.
 """
 
 import sys

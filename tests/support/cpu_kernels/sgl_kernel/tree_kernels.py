@@ -1,8 +1,8 @@
 """SGLang's kernels of tree verification, as loops.
 
-A tree of ``width`` nodes a row lies in flat arrays: node 0 is the last token that the row has sampled; ``next_token``
-is a node's first child, ``next_sibling`` the next child of its parent, -1 for none; ``retrive_index`` is the node's
-place in the batch. The names of arguments, misspelt ones included, are the original's.
+A tree of ``width`` nodes per row lies in flat arrays: node 0 is the row's last sampled token; ``next_token`` is a
+node's first child, ``next_sibling`` the next child of its parent, -1 for none; ``retrive_index`` is the node's index in
+the batch. Argument names, including misspelt ones, are the original's.
 """
 
 import torch
@@ -18,7 +18,7 @@ def reconstruct_indices_from_tree_mask(
     batch_size: int,
     draft_token_num: int,
 ) -> None:
-    """Children, siblings and positions of each node, from which nodes it sees. All but the first two are written."""
+    """Compute children, siblings and positions from the mask; writes all but the first two arguments."""
     node = torch.arange(draft_token_num)
     above = tree_mask.view(torch.bool).reshape(batch_size, draft_token_num, draft_token_num) & (
         node[None, :] < node[:, None]
@@ -43,26 +43,28 @@ def verify_tree_greedy(
     retrive_next_sibling: torch.Tensor,
     target_predict: torch.Tensor,
 ) -> None:
-    """Walk down each tree along the children that equal ``target_predict`` at their parent. The first three are
-    written; ``accept_token_num`` does not count the root."""
+    """Walk down each tree along children that equal their parent's ``target_predict``.
+
+    Writes the first three arguments; ``accept_token_num`` does not count the root.
+    """
     said = target_predict.reshape(-1).tolist()
     rows, depth = accept_index.shape
     child, sibling = retrive_next_token.tolist(), retrive_next_sibling.tolist()
-    place, token = retrive_index.tolist(), candidates.tolist()
+    index, token = retrive_index.tolist(), candidates.tolist()
     for row in range(rows):
         at, accepted = 0, 0
-        accept_index[row, 0] = place[row][0]
+        accept_index[row, 0] = index[row][0]
         while accepted < depth - 1:
             below = child[row][at]
-            while below != -1 and token[row][below] != said[place[row][at]]:
+            while below != -1 and token[row][below] != said[index[row][at]]:
                 below = sibling[row][below]
             if below == -1:
                 break
-            predicts[place[row][at]] = said[place[row][at]]
+            predicts[index[row][at]] = said[index[row][at]]
             at, accepted = below, accepted + 1
-            accept_index[row, accepted] = place[row][at]
+            accept_index[row, accepted] = index[row][at]
         accept_token_num[row] = accepted
-        predicts[place[row][at]] = said[place[row][at]]
+        predicts[index[row][at]] = said[index[row][at]]
 
 
 def tree_speculative_sampling_target_only(
@@ -81,17 +83,17 @@ def tree_speculative_sampling_target_only(
     threshold_acc: float = 1.0,
     deterministic: bool = True,
 ) -> None:
-    """Accept children one after the other against a coin of their parent, as long as their probabilities add up to
-    less than the coin; draw the last token from what was not rejected.
+    """Accept the first child at which the siblings' summed probabilities reach their parent's coin.
 
-    A token that comes twice among siblings is counted twice: the original does that too.
+    Otherwise draw the last token from what was not rejected. A token that occurs twice among siblings counts twice, as
+    in the original.
     """
     rows, depth = accept_index.shape
     child, sibling = retrive_next_token.tolist(), retrive_next_sibling.tolist()
-    place, token = retrive_index.tolist(), candidates.tolist()
+    index, token = retrive_index.tolist(), candidates.tolist()
     for row in range(rows):
         at, accepted = 0, 0
-        accept_index[row, 0] = place[row][0]
+        accept_index[row, 0] = index[row][0]
         while accepted < depth - 1:
             coin, passed = float(uniform_samples[row, at]), 0.0
             below = child[row][at]
@@ -104,32 +106,29 @@ def tree_speculative_sampling_target_only(
                 below = sibling[row][below]
             if below == -1:
                 break
-            predicts[place[row][at]] = token[row][below]
+            predicts[index[row][at]] = token[row][below]
             at, accepted = below, accepted + 1
-            accept_index[row, accepted] = place[row][at]
+            accept_index[row, accepted] = index[row][at]
         accept_token_num[row] = accepted
         rest = target_probs[row, at]
         if accepted < depth - 1:
             rest = (rest - draft_probs[row, at]).clamp_min(0)
-        predicts[place[row][at]] = _inverse(rest, float(uniform_samples_for_final_sampling[row]))
+        predicts[index[row][at]] = _inverse(rest, float(uniform_samples_for_final_sampling[row]))
 
 
 def _inverse(weights: torch.Tensor, coin: float) -> int:
-    """The first token at which the weights, summed up, exceed the coin's share of their total."""
     below = weights.double().cumsum(-1)
     drawn = int(torch.searchsorted(below, coin * below[-1], right=True))
     return min(drawn, len(weights) - 1)
 
 
 def top_k_renorm_prob(probs: torch.Tensor, top_k: torch.Tensor | int) -> torch.Tensor:
-    """Keep the ``top_k`` most probable tokens of each row, shape (rows, vocabulary), renormalised."""
     ordered, at = probs.sort(dim=-1, descending=True, stable=True)
     most = torch.as_tensor(top_k).reshape(-1, 1)
     return _kept(ordered, at, torch.arange(probs.shape[-1])[None] < most)
 
 
 def top_p_renorm_prob(probs: torch.Tensor, top_p: torch.Tensor | float) -> torch.Tensor:
-    """Keep the most probable tokens of each row until their sum reaches ``top_p``, renormalised."""
     ordered, at = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     return _kept(ordered, at, before < torch.as_tensor(top_p).reshape(-1, 1))

@@ -1,4 +1,4 @@
-"""Imported by verl in each of its processes: lets its trainer hand weights to SGLang without an accelerator."""
+"""Imported by verl in each of its processes: lets its trainer send weights to SGLang without an accelerator."""
 
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 

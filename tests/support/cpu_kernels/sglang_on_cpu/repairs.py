@@ -1,5 +1,3 @@
-"""What SGLang lacks on the CPU."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +7,7 @@ from sglang_on_cpu.tree_attention import forward_extend
 
 
 class Launched:
-    """A function called in the way of a Triton kernel: ``kernel[grid](...)``."""
+    """Call a function like a Triton kernel: ``kernel[grid](...)``."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
@@ -19,7 +17,7 @@ class Launched:
 
 
 class Unpinned:
-    """``torch``, but a tensor is not made in pinned memory, which PyTorch refuses without an accelerator."""
+    """``torch``, but without pinned memory, which PyTorch refuses without an accelerator."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -29,11 +27,11 @@ class Unpinned:
         return torch.tensor(*arguments, **options)
 
 
-def assign_req_to_token_pool(rows, req_to_token, starts, ends, places, *_: Any) -> None:
-    """Write the places of each request's positions start to end; the last argument is a size of the launch."""
+def assign_req_to_token_pool(rows, req_to_token, starts, ends, slots, *_: Any) -> None:
+    # The last argument is a launch size of the Triton kernel.
     begin = 0
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
-        req_to_token[row, start:end] = places[begin : begin + end - start].to(req_to_token.dtype)
+        req_to_token[row, start:end] = slots[begin : begin + end - start].to(req_to_token.dtype)
         begin += end - start
 
 
@@ -58,12 +56,12 @@ def repair() -> None:
 
 
 def _no_warm_up(pool: Any) -> None:
-    """The original runs a Triton kernel; SGLANG_NATIVE_MOVE_KV_CACHE moves without it."""
+    # The original runs a Triton kernel; SGLANG_NATIVE_MOVE_KV_CACHE moves without it.
     pool._kv_copy_config = None
 
 
 def _on_cpu(worker: Any) -> None:
-    """SGLang's own n-gram worker takes CUDA for granted, and puts its whole mask there; the trees' part will do."""
+    # SGLang's n-gram worker allocates its full mask on CUDA; the mask of the trees suffices.
     from sglang.srt.speculative import ngram_worker
 
     worker.device = "cpu"
@@ -71,10 +69,8 @@ def _on_cpu(worker: Any) -> None:
 
 
 def _kernels(*arguments: Any, **options: Any) -> None:
-    """Give the verification its kernels, which it imports where CUDA is, and unpin the log-probabilities' indices.
-
-    The name is replaced in that module alone: transformers asks ``torch.tensor`` itself where a model is being made.
-    """
+    # SGLang imports these kernels only on CUDA. The torch proxy is set in one module alone:
+    # transformers calls ``torch.tensor`` itself while a model is built.
     import sgl_kernel
     from sglang.srt.layers import logits_processor
     from sglang.srt.speculative import ngram_info
@@ -93,7 +89,7 @@ def _kernels(*arguments: Any, **options: Any) -> None:
 
 
 def _as_if_cuda(original: Callable[[Any], None], server_args: Any) -> None:
-    """SGLang refuses its own NGRAM off CUDA before it looks at anything else."""
+    # SGLang refuses its own NGRAM off CUDA before it checks anything else.
     device, server_args.device = server_args.device, "cuda"
     try:
         original(server_args)

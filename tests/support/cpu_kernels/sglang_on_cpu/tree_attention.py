@@ -1,18 +1,15 @@
-"""Attention of draft trees for SGLang's backend of plain torch, which has none."""
-
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 
 def forward_extend(original, backend, q, k, v, layer, forward_batch, save_kv_cache=True, **options):
-    """As the original, but where trees are verified each node sees what came before its tree, and its ancestors.
+    """Attend like the original; in tree verification, each node sees the prefix and its ancestors.
 
-    The mask is a row's (width, length + width) flags, one row after the other, or (width, width) without the
-    part that is all true.
+    The mask has (width, length + width) flags per row, or (width, width) without the part that is all true.
     """
     if not forward_batch.forward_mode.is_target_verify():
         return original(backend, q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **options)
-    pool, places = forward_batch.token_to_kv_pool, forward_batch.req_to_token_pool.req_to_token
+    pool, slots = forward_batch.token_to_kv_pool, forward_batch.req_to_token_pool.req_to_token
     pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v)
     keys, values = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
     width, rows = forward_batch.spec_info.draft_token_num, forward_batch.batch_size
@@ -29,7 +26,7 @@ def forward_extend(original, backend, q, k, v, layer, forward_batch, save_kv_cac
         else:
             seen = mask[begin : begin + width * (length + width)].view(width, length + width)
             begin += width * (length + width)
-        at = places[forward_batch.req_pool_indices[row], : length + width]
+        at = slots[forward_batch.req_pool_indices[row], : length + width]
         out[row] = scaled_dot_product_attention(
             queries[row][None],
             keys[at].transpose(0, 1)[None].to(q.dtype),

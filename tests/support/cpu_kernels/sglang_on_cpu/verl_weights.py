@@ -1,8 +1,7 @@
-"""The trainer's side of verl's SGLang server, where the weights lie in the machine's memory.
+"""The trainer's side of verl's SGLang server, for weights in main memory.
 
-verl and SGLang hand weights over as handles of CUDA memory: SGLang's patch of PyTorch's pickling reads the index of a
-device that a tensor of the CPU does not have. PyTorch's own pickling shares memory by files, which any process may
-open, not only a child of the one that made them.
+verl and SGLang send weights as handles of CUDA memory: SGLang's patch of PyTorch's pickling reads a device index that
+CPU tensors do not have. PyTorch's own pickling shares memory through files that any process may open.
 """
 
 from typing import Any

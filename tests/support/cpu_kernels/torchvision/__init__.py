@@ -1,7 +1,7 @@
-"""Lets the torchvision of PyPI, whose kernels need CUDA, be imported beside a torch without CUDA.
+"""Let PyPI's torchvision, whose kernels need CUDA, be imported next to a torch without CUDA.
 
-Importing torchvision describes the results of two operators that its compiled library defines, and fails where that
-library could not be loaded. This package declares them, and hands over to the real one.
+torchvision describes two operators of its compiled library at import and fails if that library could not be loaded.
+This package declares the operators, then loads the real torchvision.
 """
 
 import importlib.util
