@@ -58,5 +58,5 @@ def check_sampling(parameters: Mapping[str, Any]) -> None:
         if value is not None and value != neutral:
             raise RefusedSampling(
                 f"{name} must be {neutral}, got {value}: it depends on earlier tokens, but SGLang applies the same "
-                "to all nodes of a draft tree; start the engine without speculation to use it"
+                "value to all nodes of a draft tree; start the engine without speculation to use it"
             )
