@@ -123,7 +123,8 @@ def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
     """
     if 0 < sampling.temperature < _MIN_TEMPERATURE:
         raise UnsupportedSampling(
-            f"vLLM raises temperatures below {_MIN_TEMPERATURE} to {_MIN_TEMPERATURE}, got {sampling.temperature}; use 0 for greedy"
+            f"vLLM raises temperatures below {_MIN_TEMPERATURE} to {_MIN_TEMPERATURE}, got "
+            f"{sampling.temperature}; use 0 for greedy"
         )
     if speculates and sampling.min_p > 0:
         raise UnsupportedSampling(

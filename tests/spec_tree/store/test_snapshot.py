@@ -303,7 +303,7 @@ def test_a_store_of_another_tokenizer_is_refused_in_one_line_and_one_without_a_h
     filled(others).save(path)
     for enter in (lambda: SpecForest(ours).restore(path), lambda: SpecForest.load(path, ours)):
         with pytest.raises(
-            DamagedForest, match=f"expected turns of the tokenizer {'a' * 32}, got those of b+; use"
+            DamagedForest, match=f"expected turns of the tokenizer {'a' * 32}, got turns of b+; use"
         ) as e:
             enter()
         assert "\n" not in str(e.value)

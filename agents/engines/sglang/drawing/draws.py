@@ -38,8 +38,7 @@ class Noises(NamedTuple):
     ours: NDArray[np.bool_]  #: whether turntree draws for the request
     seeds: NDArray[np.uint64]  #: shifted by ``shifted_seed``; 0 for fresh noise
     fresh: NDArray[np.bool_]
-    reverified: NDArray[np.bool_]  #: whether tokens are drawn at the positions of the request's draft too
-    (``reverify``)
+    reverified: NDArray[np.bool_]  #: whether tokens are drawn at the draft's positions too (``reverify``)
 
     @classmethod
     def of(cls, requests: Sequence[Any]) -> Noises:
@@ -119,7 +118,7 @@ def draw_at_nodes(
     nodes, owners = torch.from_numpy(np.stack([node, owner])).to(logits.device, non_blocking=True)
     tempered = logits if len(node) == len(logits) else logits[nodes]
     tempered = tempered / sampling.temperatures.view(-1)[owners, None]
-    seeds, where = noises.now()[owner], positions[nodes]
+    seeds, token_positions = noises.now()[owner], positions[nodes]
     if _cuts(sampling):
         drawn = race(reshaped(tempered.softmax(-1), sampling, owners).float(), seeds, token_positions)
     else:

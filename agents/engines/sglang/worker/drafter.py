@@ -151,15 +151,16 @@ class TreeDrafter(ServedDrafter):
             self._update_batch(requests)
             # Node 0 is the last sampled token, so a pass of width w has w - 1 drafted nodes.
             widest = self._settings.most_width(len(requests), self.widths, self._device)
-            most, room = widest - 1, self._chains.max_draft_lengths(self._slots)
+            most, max_lengths = widest - 1, self._chains.max_draft_lengths(self._slots)
             offered = self._chains.trees(
                 self._slots,
                 np.minimum(max_lengths, self._settings.max_depth),
                 max_nodes=most,
                 min_probability=self._settings.min_probability,
             )
-            width, draft, own = self._choose_nodes(offered, self._chains.turn_drafts(self._slots,
-            np.minimum(max_lengths, most))) last = np.array([request.output_ids[-1] for request in requests], np.int64)
+            turn_drafts = self._chains.turn_drafts(self._slots, np.minimum(max_lengths, most))
+            width, draft, from_store = self._choose_nodes(offered, turn_drafts)
+            last = np.array([request.output_ids[-1] for request in requests], np.int64)
             rows = tree_rows(draft, last, width)
         self._step = _Step(draft, rows, from_store, self._clock())
         return rows

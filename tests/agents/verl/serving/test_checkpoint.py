@@ -153,7 +153,7 @@ def relisted(**changes: Any) -> Callable[[bytes], bytes]:
         ("state.json", relisted(files=3), r"state\.json cannot be read"),
         ("state.json", lambda _: b"[" * 60_000, r"state\.json cannot be read"),
         ("state.json", relisted(step=4), "step is 4"),
-        ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got those of other; use"),
+        ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got turns of other; use"),
     ],
 )
 async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(tmp_path, name, spoil, said):
