@@ -150,8 +150,8 @@ class _Run:
 
 def sampling_seed(seed: int, task: int, sample: int) -> int:
     """Return the seed of a sample; the seeds of its turns are derived from it."""
-    own = derive_seed(seed, task)
-    return own if sample == 0 else derive_seed(own, sample)
+    task_seed = derive_seed(seed, task)
+    return task_seed if sample == 0 else derive_seed(task_seed, sample)
 
 
 def solved(episode: Episode) -> bool:
@@ -222,7 +222,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Return the fraction of scored episodes that are right; NaN without any."""
+        """Return the fraction of scored episodes that are right; NaN without scored episodes."""
         return self.interval.value
 
     @property
@@ -236,5 +236,5 @@ class Evaluation:
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     def per_episode(self, total: float) -> float:
-        """Return ``total`` per scored episode; NaN without any."""
+        """Return ``total`` per scored episode; NaN without scored episodes."""
         return total / self.scored if self.scored else nan

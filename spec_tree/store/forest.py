@@ -35,9 +35,7 @@ from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.serialised_turns import collect, restore
 from turntree.spec_tree.store.snapshot import Snapshot, read_imported, read_snapshot, write_snapshot
 
-_MAX_CHAIN_THREADS = (
-    4  #: Most threads that draft chains: each further thread costs the caller time waiting for the GIL.
-)
+_CHAIN_THREADS = 4  #: Most threads that draft chains: each further thread makes the caller wait for the GIL.
 
 
 class SpecForest:
@@ -223,11 +221,7 @@ class SpecForest:
                     run(due[begin:stop], slots[:0], 1)
                     begin = stop
                 due = due[:0]
-            run(
-                due,
-                slots,
-                min(self._threads, _MAX_CHAIN_THREADS, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1,
-            )
+            run(due, slots, min(self._threads, _CHAIN_THREADS, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
             self._committed += tokens
 
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:

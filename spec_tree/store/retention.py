@@ -160,9 +160,9 @@ class RetentionPolicy:
             visited = [self._visit(states[i], live) for i in part.tolist()]
             # Freeing positions may forget visited states that have no turn yet, hence `setdefault`.
             self._make_room(int(before[stop] - before[begin]), live)
-            record = [self.by_state.setdefault(state.exact, state) for state in visited]
-            turns = self.store.write_all(sampled, offsets[part], lengths[part], [state.keys for state in record])
-            self._keep_all(record, turns)
+            kept = [self.by_state.setdefault(state.exact, state) for state in visited]
+            turns = self.store.write_all(sampled, offsets[part], lengths[part], [state.keys for state in kept])
+            self._keep_all(kept, turns)
             begin = stop
 
     def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
