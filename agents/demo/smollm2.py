@@ -27,7 +27,7 @@ def make_smollm2(out: Path) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         raise MissingExtra("turntree model", "local")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(f"{out} exists already; name a new folder, or remove this one")
+        raise UsageError(f"{out} exists already; name a new folder, or remove this folder")
     with packaged() as gguf_file:
         out.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:

@@ -30,7 +30,7 @@ def report_attack(
     """Attack an environment, print the report, and return whether nothing was found.
 
     Args:
-        bound: Fraction of tasks that may pay a policy without a solution, or refuse one with a solution.
+        bound: Fraction of tasks that may pay a policy without a solution, or refuse a policy with a solution.
         luck: Fraction of tasks in which a random answer may be right.
         above: Sum of an episode's rewards above which the episode counts as paid.
         as_json: Whether to print JSON instead of the table.

@@ -69,7 +69,7 @@ def ratio_in_words(epochs: Sequence[Epoch]) -> list[str]:
 def same_turns(epochs: Sequence[Epoch]) -> str:
     total = whole(epochs)
     words = f"{total.equal} of {total.turns} turns equal token for token"
-    return words if total.equal == total.turns else f"{words}; the rest differ at near ties: try --dtype float32"
+    return words if total.equal == total.turns else f"{words}; the other turns differ at near ties: try --dtype float32"
 
 
 def as_json(result: BenchResult) -> str:

@@ -31,7 +31,7 @@ class FinishedEvaluation:
         """Read a file written by ``turntree eval --out``.
 
         Raises:
-            UsageError: If the file holds no evaluation, or more than one.
+            UsageError: If the file holds no evaluation, or several evaluations.
             RecordError: If a line is damaged.
         """
         episodes: dict[tuple[int, int], Episode] = {}
@@ -49,7 +49,9 @@ class FinishedEvaluation:
         if not episodes:
             raise UsageError(f"{path} contains no episode")
         if len(runs) > 1:
-            raise UsageError(f"{path} contains {len(runs)} evaluations with different settings; expected one")
+            raise UsageError(
+                f"{path} contains {len(runs)} evaluations with different settings; expected one evaluation"
+            )
         return cls(path=path, episodes=episodes, settings=settings)
 
     @property

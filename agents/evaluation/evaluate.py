@@ -101,7 +101,7 @@ async def evaluate(
         needed = [(index, sample)] if playing.scorer is None else [(index, other) for other in samples]
         if done and all(key in done for key in needed):
             run.ended[position] = done[index, sample]
-    # The workers share one iterator, so each takes the next position that is still open.
+    # The workers share one iterator, so each worker takes the next open position.
     remaining = [position for position in range(len(order)) if position not in run.ended]
     positions = iter(remaining)
     async with asyncio.TaskGroup() as group:

@@ -185,7 +185,7 @@ def _outputs(episode: Episode) -> list[Sequence[int] | str]:
 def _first_difference(before: Episode, after: Episode) -> str:
     for turn, (left, other) in enumerate(zip_longest(_outputs(before), _outputs(after))):
         if left is None or other is None:
-            return f"one continues after turn {turn}"
+            return f"one episode continues after turn {turn}"
         unit = "character" if isinstance(left, str) else "token"
         for position, (a, b) in enumerate(zip_longest(left, other)):
             if a != b:

@@ -59,10 +59,10 @@ def plan(task: EvalTask) -> Planned:
     """Create the environment once to check it, and size the evaluation."""
     make_env = env_maker(task.env, task.env_args)
     env = checked_env(make_env, task.env)
-    wanted = task.count or (_UNLIMITED_TASKS if env.num_tasks is None else env.num_tasks)
+    task_count = task.count or (_UNLIMITED_TASKS if env.num_tasks is None else env.num_tasks)
     context = task.max_context or max(_MIN_CONTEXT, 2 * task.max_tokens)
     limits = replace(env.limits, max_turn_tokens=task.max_tokens, max_context_tokens=context)
-    count = wanted if env.num_tasks is None else min(wanted, env.num_tasks)
+    count = task_count if env.num_tasks is None else min(task_count, env.num_tasks)
     more = env.num_tasks is None or count < env.num_tasks
     data = _digest(env)
     tools = tuple(tool.name for tool in env.offered_tools)

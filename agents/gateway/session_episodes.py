@@ -75,13 +75,16 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
             Turn(prompt_ids=node.turn.prompt_ids, completion=node.turn.completion, text=text, observation=observation)
         )
         messages += [replied, *observation]
-    asked = [message for message in nodes[0].given if message["role"] == "user"]
+    user_messages = [message for message in nodes[0].given if message["role"] == "user"]
     cut = nodes[-1].turn.completion.finish_reason is FinishReason.LENGTH
     stop_reason = StopReason.MAX_TOKENS if cut else StopReason.DONE
     return Episode(
         env_id=ENV_ID,
         task=Task(
-            id=session.task_id, prompt=asked[-1]["content"] if asked else "", answer=answer, data_source=data_source
+            id=session.task_id,
+            prompt=user_messages[-1]["content"] if user_messages else "",
+            answer=answer,
+            data_source=data_source,
         ),
         seed=None,
         messages=tuple(messages),

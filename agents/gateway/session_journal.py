@@ -108,7 +108,7 @@ class SessionJournal:
         except RecordError as error:
             logger.warning("an unfinished session of a killed server cannot be read; its file is kept: %s", error)
             return False
-        # Rename first: if this server is killed before the unlink, its own record shows that the session is recorded.
+        # Rename first: if this server is killed before the unlink, its episode file shows that the session is recorded.
         path = path.rename(path.with_name(f"{self._start}.{path.name.partition('.')[2]}"))
         if unrecorded := session is not None and session.id != recorded:
             texts = {node.turn.completion.token_ids: node.turn.text for node in session.nodes}

@@ -39,13 +39,13 @@ class Origin(StrEnum):
 class Node:
     session: Session
     parent: Node | None  #: ``None`` if all messages before this turn were rendered as a prompt
-    given: Sequence[Mapping[str, Any]]  #: messages between the parent's turn and this one
+    given: Sequence[Mapping[str, Any]]  #: messages between the parent's turn and this turn
     turn: SampledTurn
     replied: Mapping[str, Any]  #: the turn as a message, as a client sends it back
     calls: tuple[str, ...]  #: canonical tool calls of the dialogue, including this turn's
     origin: Origin
     key: bytes  #: key of the dialogue that ends with this turn
-    children: int = 0  #: turns that continue this one
+    children: int = 0  #: turns that continue this turn
     claims: int = 0  #: running requests that continue this turn
 
 
@@ -106,7 +106,7 @@ class Sessions:
         session_id: str | None,
         task_id: str | None,
     ) -> Position:
-        """Return the position of a request, in a session that it continues or in a new one.
+        """Return the position of a request, in a session that it continues or in a new session.
 
         Raises:
             ApiError: 409 if the named session has ended, 400 if it has another task, 507 if no session can be freed.
@@ -220,10 +220,10 @@ class Sessions:
         elif task_id is not None:
             matching = [node for node in matching if node.session.task_id == task_id]
         # Prefer the turn with the same call ids: equal dialogues of parallel clients differ only in the ids.
-        candidates = [node for node in matching if ids_of(node.replied) == ids_of(message)] or matching
+        nodes = [node for node in matching if ids_of(node.replied) == ids_of(message)] or matching
         return next(
-            (node for node in candidates if not node.children and not node.claims),
-            candidates[-1] if candidates else None,
+            (node for node in nodes if not node.children and not node.claims),
+            nodes[-1] if nodes else None,
         )
 
     def _origin(self, session: Session, position: Position) -> Origin:

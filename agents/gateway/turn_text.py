@@ -27,7 +27,7 @@ class TurnText:
     """The text of one turn.
 
     Args:
-        stops: Strings that end the turn; a stop string and what follows are not part of the text.
+        stops: Strings that end the turn; the text ends before the stop string.
         byte: The ``byte_token`` of the vocabulary.
     """
 
@@ -92,8 +92,8 @@ class TurnText:
 
 
 def _common_prefix(text: str, other: str) -> str:
-    same = (start for start, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
-    return text[: next(same, min(len(text), len(other)))]
+    differences = (start for start, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+    return text[: next(differences, min(len(text), len(other)))]
 
 
 def settled(text: str, marks: Sequence[str]) -> str:

@@ -141,8 +141,8 @@ def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
     count = len(tokens)
     ids = scores.top.ids[:count].astype(np.int64)
     p = np.exp(scores.top.logprobs[:count].astype(np.float64))
-    same = ids[:, :, None] == turn.top_ids[:count, None, :]
-    q = (same * np.exp(turn.top_logprobs[:count].astype(np.float64))[:, None, :]).sum(2)
+    matching = ids[:, :, None] == turn.top_ids[:count, None, :]
+    q = (matching * np.exp(turn.top_logprobs[:count].astype(np.float64))[:, None, :]).sum(2)
     risen = p > q
     mass = np.minimum((p * risen).sum(1), 1.0)
     matched = ((ids == tokens[:, None]) & risen).any(1)

@@ -35,8 +35,8 @@ class ReuseConfig:
     """Logarithm of the lenience, instead of ``preset``; 0 is exact. Only for ``spec_rl``."""
     max_tokens: int = 1_000_000
     """Most stored tokens, at 8 bytes each plus 8 bytes per ``top_k`` token; the oldest turns are dropped first."""
-    # A stored token outside the recorded ones is rejected: a broad distribution needs many recorded tokens, or sampling
-    # with `top_k`. Few recorded tokens cost reuse, not exactness.
+    # A stored token outside the recorded tokens is rejected: a broad distribution needs many recorded tokens, or
+    # sampling with `top_k`. Few recorded tokens cost reuse, not exactness.
     top_k: int = 64
     """Most probable tokens recorded per stored token, for ``rejection_sampling`` and ``spec_rl``."""
     fresh: float = 0.0
@@ -134,7 +134,7 @@ class ValidationConfig:
     """Section ``turntree.validation`` of a training configuration."""
 
     coupled: bool = False
-    """Use the same noise in every validation, so that each validation replays the last one."""
+    """Use the same noise in every validation, so that each validation replays the last validation."""
     max_tokens: int = 1_000_000
     """Most tokens of the last validation held by a replica, 4 bytes each; other turns are sampled anew."""
 

@@ -1,4 +1,4 @@
-"""Slots of an external engine; precomputed turns use idle ones only.
+"""Slots of an external engine; precomputed turns use only idle slots.
 
 vLLM and SGLang schedule by priority, which decides who waits and whose keys and values are evicted. Priority does not
 bound how many precomputed turns run, and in vLLM it takes no slot away. This module does both.

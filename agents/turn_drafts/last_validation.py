@@ -9,7 +9,7 @@ from turntree.spec_tree.rules.level import Level
 
 
 class LastValidation(Source):
-    """The turns of the last validation, as drafts of the next one with the same noise.
+    """The turns of the last validation, as drafts of the next validation with the same noise.
 
     A turn takes one pass until a weight update changes one of its tokens. The turn always equals plain decoding with
     its seed. Turns come from validations alone (``reuse=False``) and are used in validations alone. The policy is never
@@ -38,7 +38,7 @@ class LastValidation(Source):
         if drawn.request.reuse or seed is None or drawn.aborted:
             return
         # When full, keep the stored turns: every validation requests all turns in the same order, so dropping the
-        # oldest turn would drop each one just before its request.
+        # oldest turn would drop each turn just before its request.
         self._free_tokens += len(self._last.pop(seed, ()))
         if len(tokens) <= self._free_tokens:
             self._free_tokens -= len(tokens)

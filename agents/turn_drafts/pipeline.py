@@ -216,11 +216,11 @@ class DraftedTurns:
         return Drawn(request=request, turn_draft=None, completion=completion, seed=seed)
 
     async def _replay(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
-        asked = _redraw(request, turn_draft)
-        completion: Completion | None = await self._prefetched.result(turn_key(asked))
+        replay_request = _redraw(request, turn_draft)
+        completion: Completion | None = await self._prefetched.result(turn_key(replay_request))
         early = completion is not None and completion.finish_reason is not FinishReason.ABORT
         if completion is None or not early:
-            completion = await self._generate(asked)
+            completion = await self._generate(replay_request)
         return Drawn(
             request=request,
             turn_draft=turn_draft,
@@ -246,9 +246,9 @@ class DraftedTurns:
             done = replace(head, finish_reason=FinishReason.LENGTH)
         else:
             assert sampling.seed is not None
-            whole, left = prompt + head.token_ids, turn_draft.most - len(head.token_ids)
+            whole, token_limit = prompt + head.token_ids, turn_draft.most - len(head.token_ids)
             # Another derived seed: the rest must not share noise with the coins.
-            rest = replace(sampling, seed=derive_seed(sampling.seed, 4), max_tokens=left)
+            rest = replace(sampling, seed=derive_seed(sampling.seed, 4), max_tokens=token_limit)
             state = within(request.state, whole)
             done = join(head, await self._generate(TurnRequest(whole, rest, state=state)))
         aborted = done.finish_reason is FinishReason.ABORT
@@ -267,8 +267,8 @@ class DraftedTurns:
     def _prefetch(self, later: DraftedRequest) -> bool:
         request, turn_draft = later
         if turn_draft.rule is None:
-            asked = _redraw(request, turn_draft)
-            return self._prefetched.begin(turn_key(asked), lambda: self._generate(asked))
+            replay_request = _redraw(request, turn_draft)
+            return self._prefetched.begin(turn_key(replay_request), lambda: self._generate(replay_request))
         scored = request.prompt_ids, turn_draft.tokens, request.sampling, turn_draft.rule.top
         return self._prefetched.begin(score_key(*scored), lambda: self._score(*scored))
 

@@ -4,8 +4,8 @@ A precomputed turn has the seed that its step will use. When the step requests t
 precomputed tokens in one pass (seeded replay). The result is what that seed samples under that policy, token for token.
 The policy was not trained on the turn, so it is level B.
 
-A requested turn never waits for a precomputed one. A turn that loses its slot to a requested turn or to a weight update
-keeps its tokens as the draft that it continues from.
+A requested turn never waits for a precomputed turn. A turn that loses its slot to a requested turn or to a weight
+update keeps its tokens as the draft that it continues from.
 
 Not supported: sampling without a seed, which has no noise to precompute with.
 """
@@ -43,7 +43,7 @@ class RunAheadStats:
     offered: int = 0  #: precomputed tokens verified for their step
     promoted: int = 0  #: precomputed tokens that became part of rollouts
     wasted: int = 0  #: precomputed tokens that were rejected or never requested
-    preempted: int = 0  #: times that a precomputed turn gave its slot to a requested one
+    preempted: int = 0  #: times that a precomputed turn gave its slot to a requested turn
     refused: int = 0  #: turns not promoted because the policy was trained on their noise
 
 
@@ -51,7 +51,7 @@ class PrecomputedTurns(Source):
     """Precomputes turns of later steps, and drafts them in their step.
 
     ``store`` has turns from a snapshot. ``slots`` is needed if the engine does not bound precomputed turns itself.
-    ``noise`` returns the noise seed of a turn requested with a seed after a number of further closed steps.
+    ``noise`` returns the noise seed for a request's seed after a number of further closed steps.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ def view(run: Path | Source, out: Path, *, other_run: Source | None = None, toke
     Args:
         run: Run folder, episode file or opened source.
         other_run: Another run; episodes of the same tasks are shown side by side.
-        tokenizer: Tokenizer of the run's model; without one, tokens are shown as ids.
+        tokenizer: Tokenizer of the run's model; ``None`` shows tokens as ids.
 
     Raises:
         RecordError: If ``run`` holds no episodes, or damaged episodes.

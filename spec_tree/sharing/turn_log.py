@@ -104,7 +104,7 @@ class TurnLog:
         start = self._entries[0].first if self._entries else self._turns
         missed = 0 if seen is None else max(0, start - seen)
         batches: list[TurnBatch] = []
-        left = max_tokens
+        tokens_left = max_tokens
         for entry in reversed(self._entries):
             # A reader has seen whole batches only: cursors always point to the end of the log.
             if seen is not None and entry.first < seen:
@@ -117,11 +117,11 @@ class TurnLog:
                 if not chosen.any():
                     continue
                 batch = batch.select(chosen)
-            if left is not None:
-                newest = batch.newest(left)
+            if tokens_left is not None:
+                newest = batch.newest(tokens_left)
                 missed += len(batch) - len(newest)
                 # Once a turn is left out, all older turns are left out too.
-                left = 0 if len(newest) < len(batch) else left - int(newest.lengths.sum(dtype=np.int64))
+                tokens_left = 0 if len(newest) < len(batch) else tokens_left - int(newest.lengths.sum(dtype=np.int64))
                 batch = newest
             if len(batch):
                 batches.append(batch)

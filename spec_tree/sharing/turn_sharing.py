@@ -100,7 +100,7 @@ class SharedTurns:
         self._lock = threading.Lock()
         self._pending: deque[tuple[DialogueState, tuple[int, ...]]] = deque()
         self._tokens = 0
-        self._first = 0  # turns queued before the first pending one
+        self._first = 0  # turns queued before the first pending turn
         self._sent = self._received = self._missed = self._dropped = self._swaps = self._failed = 0
 
     @property

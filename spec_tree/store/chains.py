@@ -1,4 +1,4 @@
-"""Live turns whose drafts are chains: the compiled work of a step for all of them.
+"""Live turns whose drafts are chains: the compiled work of a step for all live turns.
 
 ``read`` takes the tokens sampled in a step and finds the turns that end with them. ``advance`` passes tokens to the
 draft store and drafts. In between, the caller decides how much is drafted, and ends turns.
@@ -60,7 +60,7 @@ class Read(NamedTuple):
 
     most: int  #: most tokens that a turn would hold; if it exceeds the capacity, nothing was done
     waiting: int  #: number of slots in ``Chains.waiting``
-    rows: int  #: requests that sampled, including those whose turn was over
+    rows: int  #: requests that sampled, including requests whose turn was over
     live: int  #: turns that sampled and continue
     tokens: int  #: tokens of the turns that sampled
     ended: int  #: turns that ended
@@ -102,7 +102,7 @@ def _span(turn: Any, b: int, tokens: NDArray[np.int32], ends: NDArray[np.int32])
 @part
 def _draft_left(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
     # Next tokens of the caller's draft that may be proposed: up to `most`, the turn's limit, and a stop token. The step
-    # samples one more token after the draft, hence the - 1.
+    # samples one more token after the draft, so subtract 1.
     count = max(min(int64(turn.turn_drafted - turn.committed), int64(turn.most - turn.committed - 1), most), int64(0))
     for i in range(count):
         if _is_stop(turn_drafts[turn.turn_draft + turn.committed + i], stops):

@@ -66,7 +66,7 @@ class ContextRing:
         if self._head + tokens > len(self.log.tokens) < self._capacity:
             self._grow(self._head + tokens, turns)
         if self._head + tokens > len(self.log.tokens):
-            # Wrap around: contexts between the head and the end are the oldest ones.
+            # Wrap around: contexts between the head and the end are the oldest contexts.
             while self._held and self._held[0][0] >= self._head:
                 self._drop_oldest(turns)
             self._head = 1  # position 0 stands for no context

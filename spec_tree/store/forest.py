@@ -342,7 +342,8 @@ class SpecForest:
 
         Args:
             path: The file.
-            config: Settings instead of the saved ones. If they have smaller limits, the newest turns are kept; learnt
+            config: Settings instead of the saved settings. If they have smaller limits, the newest turns are kept;
+            learnt
                 weights are kept under any settings.
 
         Raises:

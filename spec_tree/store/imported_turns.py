@@ -16,7 +16,7 @@ _FIRST_CHECK, _INTERVAL = 64, 1 << 14
 
 
 class ImportedTurns:
-    """The turns of other runs in a log, and which of them to drop.
+    """Imported turns of other runs in a log, dropped if they do not match the policy.
 
     Imported turns draft like own turns, and count as older than all own turns: own turns of a state replace them first
     (``rollouts_per_state``). The engine verifies their drafts like all drafts, so imported turns change no token.

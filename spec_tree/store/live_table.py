@@ -51,7 +51,7 @@ class LiveTable:
         if size == len(old.last):
             return
         new = live_turns(size)
-        # A new table, not a resized one: readers may still draft from the old rows.
+        # Create a new table: readers may still draft from the old rows.
         new.records[: len(old.records)] = old.records
         self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
         self.turns = new
@@ -77,7 +77,7 @@ class LiveTable:
             self._free.append(row)
 
     def rows(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of live handles, shape (handles,); raise ``UnknownTurn`` if one is not live."""
+        """Return the rows of live handles, shape (handles,); raise ``UnknownTurn`` if a handle is not live."""
         try:
             return np.array([self._rows[handle] for handle in handles], np.int64)
         except KeyError as error:
@@ -87,7 +87,7 @@ class LiveTable:
             ) from None
 
     def rows_once(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of live handles; raise ``ValueError`` if one repeats."""
+        """Return the rows of live handles; raise ``ValueError`` if a handle repeats."""
         rows = self.rows(handles)
         if len(set(handles)) < len(rows):
             raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
@@ -116,7 +116,7 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
 
 
 def known_tokens(tokens: NDArray[np.int32], vocabulary: int) -> NDArray[np.int32]:
-    """Return ``tokens``, or raise ``ValueError`` if one is not below ``vocabulary``; 0 accepts any token."""
+    """Return ``tokens``, or raise ``ValueError`` if a token is not below ``vocabulary``; 0 accepts any token."""
     if vocabulary and len(tokens) and (tokens.max() >= vocabulary or tokens.min() < 0):
         outside = tokens.min() if tokens.min() < 0 else tokens.max()
         raise ValueError(

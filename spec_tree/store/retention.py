@@ -75,12 +75,12 @@ class RetentionPolicy:
 
     def open(self, rows: NDArray[np.int64], states: Sequence[DialogueState], live: LiveTurns) -> None:
         """Start a turn at each state in ``rows`` of ``live``, whose keys are set."""
-        # In parts of at most a quarter of the log, as everywhere: a write must not evict its own beginning.
-        most = max(1, self.store.capacity // 4 // _SPARE)
-        for begin in range(0, len(rows), most):
-            part = rows[begin : begin + most]
+        # Write parts of at most a quarter of the log: a write must not evict its own beginning.
+        rows_per_part = max(1, self.store.capacity // 4 // _SPARE)
+        for begin in range(0, len(rows), rows_per_part):
+            part = rows[begin : begin + rows_per_part]
             opened = []
-            for row, state in zip(part.tolist(), states[begin : begin + most], strict=True):
+            for row, state in zip(part.tolist(), states[begin : begin + rows_per_part], strict=True):
                 record = self._visit(state, live)
                 record.live += 1  # before positions are freed, which forgets states without a turn
                 self.by_row[row] = record, None
@@ -95,15 +95,15 @@ class RetentionPolicy:
 
         ``lengths`` are the tokens that each row adds, shape (rows,).
         """
-        most = self.store.capacity // 4
+        max_positions = self.store.capacity // 4
         needed, stop = 0, begin
         while stop < len(lengths):
             length = int(lengths[stop])
             positions = length + length // GRANULE + LONGEST_PIECE
-            if positions > most:
+            if positions > max_positions:
                 self._drop_too_long(int(rows[stop]), live)
                 positions = 0
-            if needed + positions > most:
+            if needed + positions > max_positions:
                 break
             needed += positions
             stop += 1
@@ -149,16 +149,16 @@ class RetentionPolicy:
         lengths = np.diff(offsets)
         lengths[self._surplus(states, lengths)] = 0
         before = np.concatenate([[0], np.cumsum(np.where(lengths > 0, granules(lengths + 2), 0))])
-        begin, most = 0, self.store.capacity // 4
+        begin, max_positions = 0, self.store.capacity // 4
         while begin < len(states):
-            stop = int(np.searchsorted(before, before[begin] + most, "right")) - 1
+            stop = int(np.searchsorted(before, before[begin] + max_positions, "right")) - 1
             if stop == begin:
                 self.add(states[begin], sampled[offsets[begin] : offsets[begin + 1]], live)
                 begin += 1
                 continue
             part = np.flatnonzero(lengths[begin:stop]) + begin
             visited = [self._visit(states[i], live) for i in part.tolist()]
-            # Freeing positions may forget visited states that have no turn yet, hence `setdefault`.
+            # `setdefault`, because freeing positions may forget visited states that have no turn yet.
             self._make_room(int(before[stop] - before[begin]), live)
             kept = [self.by_state.setdefault(state.exact, state) for state in visited]
             turns = self.store.write_all(sampled, offsets[part], lengths[part], [state.keys for state in kept])
@@ -172,12 +172,12 @@ class RetentionPolicy:
         count = Counter(state.exact or 1 for state in states)
         full = {exact for exact, turns in count.items() if turns > self.quota}
         surplus = []
-        left = dict.fromkeys(full, self.quota)
+        unfilled = dict.fromkeys(full, self.quota)
         for i in range(len(states) - 1, -1, -1) if full else ():
             exact = states[i].exact or 1
             if exact in full and lengths[i]:
-                left[exact] -= 1
-                if left[exact] < 0:
+                unfilled[exact] -= 1
+                if unfilled[exact] < 0:
                     surplus.append(i)
         self._over_quota += len(surplus)
         return surplus
@@ -207,18 +207,18 @@ class RetentionPolicy:
         turns = [turn for turn in turns if len(turn[1]) <= self.store.longest]
         sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
         first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
-        kept = []
+        imported = []
         for backoff_states, sampled in turns[first:]:
             exact = int(backoff_states[0])
             state = self.by_state.setdefault(exact, _State(exact, backoff_states))
             self._write(state, sampled, live)
-            kept.append(state.turns[-1])
-        self.imported = ImportedTurns(kept)
+            imported.append(state.turns[-1])
+        self.imported = ImportedTurns(imported)
 
     def drop_wrong_imports(self, tokens: int) -> bool:
         """Count sampled tokens; from time to time, drop imported turns that were wrong too often.
 
-        Returns whether this call is the one after which more than half of the imported turns are gone.
+        Returns whether this call is the first after which more than half of the imported turns are gone.
         """
         if not self.imported.due(tokens):
             return False
@@ -263,7 +263,7 @@ class RetentionPolicy:
             record = self.by_state[exact] = _State(exact, np.array(state.backoff_states(), np.uint64))
         self._clock += 1
         record.visited = self._clock
-        # A turn begins here: write the state's cold turns back into the log, oldest first, before its hot ones.
+        # A turn begins here: write the state's cold turns back into the log, oldest first, before its hot turns.
         if exact in self.cold:
             for age, sampled in enumerate(self.cold.take(exact)):
                 self._write(record, sampled, live, before=age)

@@ -23,7 +23,7 @@ from turntree.spec_tree.store.turn_store import LogEntry
 
 
 class SerialisedTurns(NamedTuple):
-    """Finished turns; hot ones are in the log, cold ones have no index."""
+    """Finished turns; hot turns are in the log, cold turns have no index."""
 
     keys: NDArray[np.uint64]  #: back-off states of each state, shape (states, 4)
     visited: NDArray[np.int64]  #: time when a turn last began in a state, 0 if all its turns are cold, shape (states,)
@@ -93,17 +93,17 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
             excess[state_index] -= 1
         else:
             rollouts.cold.add_packed(states[state_index].exact, states[state_index].keys, packed[start:stop])
-    kept = np.ones(len(held.hot_state), bool)
+    within_quota = np.ones(len(held.hot_state), bool)
     for turn, state_index in enumerate(held.hot_state.tolist()):
         if excess[state_index]:
             excess[state_index] -= 1
-            kept[turn] = False
+            within_quota[turn] = False
     stops = np.cumsum(held.hot_length).tolist()
     starts = [0, *stops]
     written: dict[int, LogEntry] = {}
     # Write in the log's order, so that the same turns are evicted first; then restore the order within each state.
     for turn in np.argsort(held.hot_rank).tolist():
-        if kept[turn]:
+        if within_quota[turn]:
             state = states[held.hot_state[turn]]
             sampled = held.hot_tokens[starts[turn] : stops[turn]].astype(np.int32)
             rollouts._write(state, sampled, live)

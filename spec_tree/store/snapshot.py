@@ -83,7 +83,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
-    """Return the snapshot that ``write_snapshot`` wrote, with the settings ``own`` instead of the saved ones.
+    """Return the snapshot that ``write_snapshot`` wrote, with the settings ``own`` in place of its own.
 
     Raises:
         DamagedForest: If the file is not a snapshot, is incomplete, or belongs to another version or tokenizer.

@@ -1,4 +1,4 @@
-"""Turns in a bounded token log: the oldest are evicted for new ones.
+"""Turns in a bounded token log: new turns evict the oldest turns.
 
 The log is a ring. Before its head moves on, the log hands the turns in the way to its owner, which writes them again
 or drops them. The log starts small and is copied into a larger one until it has its full size; positions stay the same.

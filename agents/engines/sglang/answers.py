@@ -138,7 +138,7 @@ def _chosen(entries: Sequence[Sequence[Any]]) -> Floats:
 
 
 def _table(rows: Sequence[Sequence[Sequence[Any]]], width: int | None = None) -> TokenLogprobs:
-    # An entry is (log-probability, token id, text); the most probable one comes first.
+    # An entry is (log-probability, token id, text); the most probable token comes first.
     logprobs = _numbers([[entry[0] for entry in row[:width]] for row in rows])
     ids = np.array([[entry[1] for entry in row[:width]] for row in rows], np.int32)
     shape = (len(rows), -1) if len(rows) else (0, width or 0)

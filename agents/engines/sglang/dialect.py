@@ -60,8 +60,10 @@ class SglangDialect:
     def reverify(self, request: TurnRequest) -> dict[str, Any]:
         # The draft becomes the end of the prompt, and SGLang samples one token after it.
         prompt, turn_draft = list(request.prompt_ids), list(request.draft)
-        given = replace(request, prompt_ids=[*prompt, *turn_draft], sampling=replace(request.sampling, max_tokens=1))
-        arguments = self.turn(given, 0)
+        with_draft = replace(
+            request, prompt_ids=[*prompt, *turn_draft], sampling=replace(request.sampling, max_tokens=1)
+        )
+        arguments = self.turn(with_draft, 0)
         entries = turn_entries(request, given=len(turn_draft), reverified=True)
         arguments["sampling_params"]["custom_params"] = {OURS: True, **entries}
         # The hooks write the draws in place of the two most probable tokens (`drawing.reverify`).
@@ -95,8 +97,8 @@ class SglangDialect:
         if not sampling.top_logprobs or not answers.cuts(sampling):
             return sampling.top_logprobs
         # Recording one token more than top_k shows that the recorded tokens cover all kept tokens.
-        most = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
-        return most if self.vocabulary is None else min(most, self.vocabulary)
+        count = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
+        return count if self.vocabulary is None else min(count, self.vocabulary)
 
 
 def reverifies_drafts(states: Sequence[Mapping[str, Any]]) -> bool:

@@ -23,27 +23,30 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
     speculative = arguments.get("speculative_config")
     if speculative is None or not drafts_by_turntree(speculative):
         return dict(arguments)
-    given = dict(arguments)
+    completed = dict(arguments)
     longest = int(speculative["num_speculative_tokens"])
-    given.setdefault("compilation_config", graph_sizes(rows, longest))
-    given.setdefault("max_num_batched_tokens", _STEP_TOKENS)
+    completed.setdefault("compilation_config", graph_sizes(rows, longest))
+    completed.setdefault("max_num_batched_tokens", _STEP_TOKENS)
     if (
         ranks == 1  # several ranks would need the same drafts at the same time
         and compat.is_checked()  # the interface of ngram_gpu differs in other versions
-        and given.get("async_scheduling") is not False
-        and "scheduler_cls" not in given
+        and completed.get("async_scheduling") is not False
+        and "scheduler_cls" not in completed
     ):
-        settings = DrafterSettings.from_additional_config(given.get("additional_config"))
-        given["additional_config"] = {**(given.get("additional_config") or {}), **settings.to_additional_config()}
-        given["scheduler_cls"] = SCHEDULER
+        settings = DrafterSettings.from_additional_config(completed.get("additional_config"))
+        completed["additional_config"] = {
+            **(completed.get("additional_config") or {}),
+            **settings.to_additional_config(),
+        }
+        completed["scheduler_cls"] = SCHEDULER
         # vLLM refuses custom drafters under asynchronous scheduling; `ngram_interface` replaces ngram_gpu.
-        given["speculative_config"] = {
+        completed["speculative_config"] = {
             "method": "ngram_gpu",
             "num_speculative_tokens": longest,
             "prompt_lookup_min": 1,
             "prompt_lookup_max": 1,
         }
-    return given
+    return completed
 
 
 def is_ours(vllm_config: Any) -> bool:

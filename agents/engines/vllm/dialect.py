@@ -26,7 +26,9 @@ class VllmRequest:
     prompt: list[int]  #: token ids, shape (prompt,)
     fields: dict[str, Any]  #: fields of vLLM's ``SamplingParams``
     priority: int = 0  #: vLLM schedules higher numbers later
-    known: int | None = None  #: prompt tokens for which no log-probability is requested; ``None`` for all of them
+    known: int | None = (
+        None  #: first prompt tokens without requested log-probabilities; ``None``: no prompt token has any
+    )
 
 
 class VllmDialect:

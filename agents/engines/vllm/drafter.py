@@ -189,7 +189,7 @@ class ForestDrafter(ServedDrafter):
     def _cut_to_common_length(
         self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]
     ) -> int:
-        # Longer drafts are cut to the common length, shorter ones are filled with token 0.
+        # Longer drafts are cut to the common length, and shorter drafts are filled with token 0.
         length = common_length(lengths, choices, self._chain_budget.most(len(lengths)))
         self._chains.cut(self._slots, length)
         np.maximum(drafts, 0, out=drafts)  # padding is verified too, and -1 is not a token id
@@ -228,8 +228,8 @@ class ForestDrafter(ServedDrafter):
     def _update_batch(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
         # Compare objects, not ids: a caller may reuse an id for another request.
         batch = list(map(requests.get, ids))
-        same = len(batch) == len(self._requests) and self._request_count == len(requests)
-        if same and all(map(is_, batch, self._requests)):
+        unchanged = len(batch) == len(self._requests) and self._request_count == len(requests)
+        if unchanged and all(map(is_, batch, self._requests)):
             return
         self._drop_finished(requests)
         self._requests, self._request_count = batch, len(requests)
@@ -266,11 +266,11 @@ class ForestDrafter(ServedDrafter):
 
     def _turn(self, request: Any) -> ChainTurn:
         parameters, tokens = request.sampling_params, request.prompt_token_ids
-        given, left = given_of(parameters.extra_args), self._max_context - len(tokens)
+        given, available = given_of(parameters.extra_args), self._max_context - len(tokens)
         return self._asked(
             parameters.extra_args,
             tokens,
-            left if parameters.max_tokens is None else min(left, parameters.max_tokens),
+            available if parameters.max_tokens is None else min(available, parameters.max_tokens),
             least=given + (parameters.min_tokens or 0),
             stops=compat.stop_tokens(parameters),
         )

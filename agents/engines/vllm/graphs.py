@@ -196,7 +196,7 @@ class DraftGraphs:
                         return self._full, key
             uniform_decode = False  # no graph of this length; vLLM's uniform graphs are for one token per request
         if self._by_tokens and self._captured is not None:
-            # A size may have a whole and a piecewise graph: capture the one that vLLM asked for.
+            # A size may have a whole and a piecewise graph: capture the kind that vLLM asked for.
             valid_modes = valid_modes or {self._captured}
         # A request with more than 1 + longest draft tokens processes a prompt, so the step runs piecewise.
         elif self._by_tokens and self._most_queries > 1 + self._longest:

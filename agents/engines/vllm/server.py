@@ -30,7 +30,7 @@ _MINUS_INFINITY = -9999.0  #: the server's value for minus infinity
 
 
 class VllmServer(ServedTurns):
-    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to the server's first one.
+    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to its first model.
 
     >>> engine = VllmServer("http://localhost:8000")  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP

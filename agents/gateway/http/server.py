@@ -18,7 +18,7 @@ from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is
 _MAX_CONNECTIONS = 8192  #: further connections are closed at once; the limit on open files may lower this
 _OWN_FILES = 512  #: descriptors reserved for the process itself; half of them if the limit is small
 _BACKLOG = 2048
-_MAX_FILES = 1 << 16  #: wanted limit on open files; each connection is one
+_MAX_FILES = 1 << 16  #: target limit on open files; each connection is an open file
 _MAX_HEAD = 1 << 16  #: bytes, largest request head
 _HEAD_SECONDS = 5.0  #: time limit of the first request's head
 
@@ -175,11 +175,11 @@ def _raise_file_limit() -> int:
         # Windows has no such limit.
         return _MAX_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
+    target = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= target:
+        return target
     with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 

@@ -22,7 +22,7 @@ class GatewaySettings:
     host: str = "127.0.0.1"
     """Address to listen on; any address but loopback needs an API key."""
     port: int = 8000
-    """Port; 0 picks a free one."""
+    """Port; 0 picks a free port."""
     allowed_hosts: tuple[str, ...] = ()
     """Extra values of the Host header on a loopback address (DNS rebinding); ``*`` allows any."""
     allowed_origins: tuple[str, ...] = ()

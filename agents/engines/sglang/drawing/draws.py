@@ -42,7 +42,7 @@ class Noises(NamedTuple):
 
     @classmethod
     def of(cls, requests: Sequence[Any]) -> Noises:
-        # Noise is keyed by the position in the turn; SGLang counts positions in the context, hence the shift.
+        # Shift the seed: noise is keyed by the position in the turn, but SGLang counts positions in the context.
         params = [request.sampling_params.custom_params for request in requests]
         seeds = [noise_seed(entries) for entries in params]
         shifted = [
@@ -63,7 +63,7 @@ class Noises(NamedTuple):
         return Noises(*(np.concatenate(columns) for columns in zip(self, other, strict=True)))
 
     def now(self) -> NDArray[np.uint64]:
-        """Return the seed of each row, a fresh one for requests without a seed."""
+        """Return the seed of each row, a fresh seed for requests without one."""
         if not self.fresh.any():
             return self.seeds
         # PyTorch's global generator: SGLang gives it the same seed on all ranks.
@@ -74,7 +74,7 @@ class Noises(NamedTuple):
 def draw(probabilities: Tensor, noises: Noises, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row of ``probabilities`` (rows, vocabulary), int64, shape (rows,).
 
-    ``positions`` are the context positions of the tokens before the drawn ones, shape (rows,).
+    ``positions`` are the context positions of the tokens before the drawn tokens, shape (rows,).
     """
     return race(probabilities.float(), noises.now(), positions)
 
@@ -174,7 +174,7 @@ def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
 
 
 def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **options: Any) -> Any:
-    # The scheduler changes its own object while the copy is sampled from.
+    # The scheduler changes its own object while the forward pass samples from the copy.
     copied = original(info, *rest, **options)
     if hasattr(info, _NOISES):
         setattr(copied, _NOISES, getattr(info, _NOISES))
@@ -196,7 +196,7 @@ def alike_on_ranks(drawn: Tensor) -> Tensor:
 def sampling_verify(
     original: Callable[..., None], verify_input: Any, batch: Any, logits_output: Any, sampling: Any
 ) -> None:
-    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn tokens instead of the most probable ones."""
+    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn instead of most probable tokens."""
     noises = noises_of(sampling)
     if noises is None:
         return original(verify_input, batch, logits_output, sampling)

@@ -2,7 +2,7 @@
 
 ``TreeDrafter`` uses only the attributes of SGLang's requests that ``Served`` lists. The draft store receives
 each token that the policy sampled once, in the order of the batch, and nothing else. Of several ranks, only the first
-one drafts (``ranked``).
+rank drafts (``ranked``).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class TreeDrafter(ServedDrafter):
         return [] if self._step is None else np.diff(self._step.draft.offsets).tolist()
 
     def settle(self) -> StepCounts:
-        """Finish a pass: commit its tokens to the draft store, and count the accepted ones."""
+        """Finish a pass: commit its tokens to the draft store, and count the accepted tokens."""
         step, self._step = self._step, None
         if step is None:
             raise RuntimeError("settle() must be called once after propose()")
@@ -222,7 +222,7 @@ class TreeDrafter(ServedDrafter):
         # SGLang passes the same request objects while the batch is unchanged.
         if len(requests) == len(self._batch) and all(map(is_, requests, (turn.request for turn in self._batch))):
             return
-        # Requests may finish outside the batch (aborted); retracted ones return, so absence alone ends no turn.
+        # Aborted requests finish outside the batch, but retracted requests return: absence alone ends no turn.
         if len(self._turns) > len(requests):
             self._end([turn for turn in self._turns.values() if turn.request.finished_reason is not None])
         new = [request for request in requests if request.rid not in self._turns]
@@ -240,7 +240,7 @@ class TreeDrafter(ServedDrafter):
         return self._asked(parameters.custom_params, request.origin_input_ids, most)
 
     def _read(self, width: int = 1) -> NDArray[np.int32]:
-        # Returns the tokens sampled since the last call, -1 after the last one, shape (rows, width or more).
+        # Returns the tokens sampled since the last call, -1 after the last token, shape (rows, width or more).
         lengths = self._chains.lengths(self._slots)
         new = [turn.tokens(length) for turn, length in zip(self._batch, lengths, strict=True)]
         counts = np.fromiter(map(len, new), np.int64, len(new))

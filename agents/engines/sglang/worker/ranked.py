@@ -56,7 +56,7 @@ class FollowingDrafter:
         return self._drafted
 
     def settle(self) -> StepCounts:
-        # SGLang answers requests from the first rank alone, with that rank's counts.
+        # Only SGLang's first rank answers requests, with its own counts.
         return StepCounts(drafted=self._drafted, accepted=[0] * len(self._drafted))
 
     def prompts(self, requests: Sequence[Served]) -> None:

@@ -42,9 +42,7 @@ def check_server(server_args: Any) -> None:
         raise RefusedSettings(f"draft trees need page_size 1 in the cache, got {server_args.page_size}")
     backend = server_args.attention_backend
     if backend is not None and backend not in _TREE_BACKENDS:
-        raise RefusedSettings(
-            f"attention_backend must be one that takes a tree mask ({', '.join(_TREE_BACKENDS)}), got {backend!r}"
-        )
+        raise RefusedSettings(f"attention_backend must take a tree mask ({', '.join(_TREE_BACKENDS)}), got {backend!r}")
 
 
 def check_sampling(parameters: Mapping[str, Any]) -> None:

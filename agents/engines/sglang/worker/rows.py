@@ -51,12 +51,12 @@ def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
         return draft
-    kept = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts) < most
+    kept_nodes = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts) < most
     return DraftBatch(
-        tokens=draft.tokens[kept],
-        parents=draft.parents[kept],
-        depths=draft.depths[kept],
-        probabilities=draft.probabilities[kept],
+        tokens=draft.tokens[kept_nodes],
+        parents=draft.parents[kept_nodes],
+        depths=draft.depths[kept_nodes],
+        probabilities=draft.probabilities[kept_nodes],
         offsets=np.concatenate([[0], np.cumsum(np.minimum(counts, most))]).astype(np.int64),
     )
 

@@ -129,7 +129,7 @@ class NoCorpus:
 def make_drafter(
     server_args: Any, model_config: Any, widest: int, *, device: str = "cpu"
 ) -> TreeDrafter | FollowingDrafter:
-    """Create the drafter of one rank of an engine; the first rank's has an empty draft store."""
+    """Create the drafter of one rank of an engine; the first rank's drafter has an empty draft store."""
     settings = settings_from_environment()
     widths = settings.widths_within(widest, device=server_args.device)
     settings = replace(settings, widths=widths)

@@ -2,7 +2,7 @@
 
 The kernels run if every request is seeded or greedy and the device has kernels. Otherwise vLLM samples, with the
 patches of ``seeded_draws``. Both produce the same tokens. Log-probabilities equal vLLM's ``processed_logprobs``
-within rounding. The rank of a token is computed for greedy requests only and is 0 for sampled ones: the rank would
+within rounding. The rank of a token is computed for greedy requests only and is 0 for sampled requests: the rank would
 take another read of all logits.
 
 Patches two methods of the model runner object: ``_sample``, and ``_dummy_sampler_run``, after which the kernels are
@@ -107,7 +107,7 @@ class StepLogprobs:
 
     def tolists(self, cu_num_generated_tokens: list[int] | None = None) -> Any:
         """Return vLLM's ``LogprobsLists``."""
-        # All planes are int32; the second one holds the bits of float32 log-probabilities.
+        # All planes are int32; the second plane holds the bits of float32 log-probabilities.
         tokens, logprobs, ranks = self._on_host().numpy()
         lists: Any = importlib.import_module("vllm.v1.outputs").LogprobsLists
         return lists(tokens[:, None], logprobs.view(np.float32)[:, None], ranks, cu_num_generated_tokens)

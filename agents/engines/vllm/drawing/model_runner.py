@@ -22,7 +22,7 @@ from turntree.agents.engines.request_wire import seed_of
 from turntree.agents.engines.vllm import compat
 
 _MARK = "turntree_refuses_seeds"
-VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"  #: vLLM's environment variable that chooses the runner: 0 is the first one.
+VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"  #: vLLM's environment variable that chooses the runner: 0 is the first runner.
 
 
 def unchecked() -> str:

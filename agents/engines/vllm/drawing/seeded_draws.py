@@ -2,11 +2,11 @@
 
 vLLM's own seeds feed a generator whose numbers depend on how many numbers it drew before, so a draft would change the
 tokens after it. Here a token is the winner of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted
-token is accepted exactly if it is that winner. A turn is therefore the same with and without drafts, alone and in a
-batch, and a turn sampled with the same seed is replayed by drafting it. All rows of a step are drawn and compared on
+token is accepted exactly if it is that winner. Drafts and the batch therefore do not change a
+turn, and drafting a turn that was sampled with the same seed replays it. All rows of a step are drawn and compared on
 their device, without waiting for it.
 
-Most steps on a GPU are sampled by ``fused_sampling``; this module handles the rest by three patches of vLLM's
+Most steps on a GPU are sampled by ``fused_sampling``; this module handles the other steps by three patches of vLLM's
 sampling: the object ``topk_topp_sampler`` of the runner's sampler, the method ``forward`` of its rejection sampler,
 and the function ``rejection_sample`` that this method calls. Greedy requests and requests without a turntree seed are
 unchanged. Log-probabilities are vLLM's. Checked with ``compat.CHECKED``; tests: ``test_seeded_draws.py``.
@@ -109,7 +109,8 @@ class _Draws(nn.Module):
 
         Args:
             tokens: vLLM's output, shape (rows, longest draft + 1), ``placeholder`` after the last token.
-            drafts: Draft tokens of all rows, shape (nodes,); ``lengths`` of them in each row.
+            drafts: Draft tokens of all rows, shape (nodes,).
+            lengths: Number of draft tokens of each row.
             logits: Logits of the nodes after all transforms, shape (nodes, vocabulary).
             bonus: The token after each whole draft, shape (rows, 1).
         """
@@ -142,7 +143,7 @@ class _Draws(nn.Module):
 def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Return the winners of the race at ``positions`` in the turn, int64, shape (rows,).
 
-    ``logits`` are those after all transforms, shape (rows, vocabulary).
+    ``logits`` have all transforms applied, shape (rows, vocabulary).
     """
     from turntree.agents.engines.drafting.race import race_of_logits
 

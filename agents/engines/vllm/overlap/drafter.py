@@ -28,7 +28,7 @@ from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.spec_tree.budget.draft_budget import Allowance
 
-_HELD = 128  #: Steps without drafts after which the buffered steps are read.
+_MAX_BUFFERED = 128  #: Steps without drafts after which the buffered steps are read.
 
 
 class _Step(NamedTuple):
@@ -90,7 +90,7 @@ class OverlappedDrafter(ForestDrafter):
         ids: list[str] = output._model_runner_output.req_ids
         requests, resumed = None, {}
         if ids != self._ids:
-            # vLLM changes its dictionary while the drafting thread reads it, hence the copy.
+            # Copy the dictionary: vLLM changes it while the drafting thread reads.
             requests = dict(self._runner.requests)
             for name in set(ids).difference(self._ids):
                 # -1 stands for tokens that are not on the host yet; they arrive with their own step.
@@ -104,11 +104,11 @@ class OverlappedDrafter(ForestDrafter):
         )
         self._buffered.append(_Step(ids, requests, resumed, tokens, copied, reading, read))
         # Nothing to draft: buffer the step, and read many steps at once later.
-        if width == 0 and requests is None and len(self._buffered) < _HELD:
+        if width == 0 and requests is None and len(self._buffered) < _MAX_BUFFERED:
             return
         self.settle()
         self._planned = width
-        # The scheduler plans any length; graphs by length take only those in `lengths`.
+        # The scheduler plans any length; graphs by length take only the lengths in `lengths`.
         self._width = width = max((length for length in self.lengths if length <= width), default=width)
         began = time.perf_counter()
         self._session.mark_step(began, went_on=bool(self._rows))
@@ -175,7 +175,7 @@ class OverlappedDrafter(ForestDrafter):
         if self._drafting is not None and not self._drafting.done():
             return  # the drafting thread reads the steps itself
         with self._session.timed(waits=False):
-            # Steps end in order: stop at the first one whose copy has not arrived.
+            # Steps end in order: stop at the first step whose copy has not arrived.
             ready = 0
             while ready < len(self._buffered) and self._buffered[ready].copied.query():
                 ready += 1
@@ -216,7 +216,7 @@ class OverlappedDrafter(ForestDrafter):
                 continue
             self._read(batch[0])
             self._draft(None, 0, 0)
-            # Every later step has one token a request: read all of them by one call, columns being steps.
+            # Every later step has one token per request: read all of them in one call, with one column per step.
             if batch[1:]:
                 tokens = np.concatenate([step.tokens.numpy() for step in batch[1:]], axis=1).astype(np.int32)
                 result = self._chains.read_singly(self._slots, tokens)

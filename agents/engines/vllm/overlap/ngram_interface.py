@@ -1,6 +1,6 @@
 """Run turntree's drafter in place of ``ngram_gpu``, vLLM's drafter for asynchronous scheduling.
 
-``ngram_gpu`` returns drafts on the device and the number of valid ones; before the next step, the runner waits for
+``ngram_gpu`` returns drafts and the number of valid drafts on the device; before the next step, the runner waits for
 these numbers and trims the positions that its scheduler planned. turntree's drafts come from the host, and the runner
 waits for turntree's drafting thread instead.
 
