@@ -221,10 +221,8 @@ class Sessions:
             matching = [node for node in matching if node.session.task_id == task_id]
         # Prefer the turn with the same call ids: equal dialogues of parallel clients differ only in the ids.
         nodes = [node for node in matching if ids_of(node.replied) == ids_of(message)] or matching
-        return next(
-            (node for node in nodes if not node.children and not node.claims),
-            nodes[-1] if nodes else None,
-        )
+        unused = (node for node in nodes if not node.children and not node.claims)
+        return next(unused, nodes[-1] if nodes else None)
 
     def _origin(self, session: Session, position: Position) -> Origin:
         siblings = [node.given for node in session.nodes if node.parent is position.parent]
