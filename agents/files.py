@@ -166,14 +166,12 @@ class OneWriter:
         while True:
             self.descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                error = lock_file(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = self._holder()
                 os.close(self.descriptor)
                 return holder or "another process"
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
+            if error is not None:
                 logger.warning(
                     "the file system of %s has no locks (%s), so a second process could write there",
                     self._lock_file.parent,
@@ -238,7 +236,7 @@ def append_lines(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> None:
         OSError: If the rows cannot be written, for example because the disk is full.
     """
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    _lock(file, fcntl.LOCK_EX)
+    lock_file(file.fileno(), fcntl.LOCK_EX)
     try:
         end, rest = os.fstat(file.fileno()).st_size, memoryview(text.encode("utf-8", "surrogatepass"))
         try:
@@ -252,12 +250,15 @@ def append_lines(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> None:
                 error.filename = file.name
             raise
     finally:
-        _lock(file, fcntl.LOCK_UN)
+        lock_file(file.fileno(), fcntl.LOCK_UN)
 
 
-def _lock(file: FileIO, how: int) -> None:
+def lock_file(descriptor: int, how: int) -> OSError | None:
+    """Call ``flock``, and return the error instead of raising it if the file system has no locks."""
     try:
-        fcntl.flock(file, how)
+        fcntl.flock(descriptor, how)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
+        return error
+    return None

@@ -3,9 +3,9 @@
 DAPO's rewards are those of the groups that it keeps, in which not all samples score the same.
 
 Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in the noise of
-the sampling. The modes of speculation: ``none`` decodes plainly, ``tree`` (level A) and ``replay``, ``exact`` (level C
-where the policy was trained on what is replayed) leave the law of the rollouts alone, so their curves may differ by
-noise only; ``lenient`` is SPEC-RL's bias, level D, and marked as such.
+the sampling. The modes: ``none`` decodes plainly, ``tree`` drafts (level A), the others reuse stored turns.
+``same_seed`` and ``rejection_sampling`` (level C if the policy was trained on the stored turn) leave the distribution
+of the rollouts alone, so their curves may differ by noise only; ``spec_rl`` is biased, level D, and marked as such.
 
 Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was. Compare seconds only
 between runs that took turns on one machine: those of ``results/wall_clock.json``, in the order of ``--only``.
@@ -35,21 +35,19 @@ from turntree.agents.verl.launch import StepReport
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 
 ALGORITHMS = ("grpo", "ppo", "dapo")
-PER_TURN = "turns"
-MODES = {
-    "none": "[none]",
-    "tree": "[tree]",
-    "replay": "[none,replay]",
-    "exact": "[none,exact]",
-    "lenient": "[none,lenient]",
+PER_TURN = "grpo_turn_rewards"
+MODES: dict[str, dict[str, str]] = {
+    "none": {"speculation": "none"},
+    "tree": {"speculation": "tree"},
+    **{reuse: {"speculation": "none", "reuse": reuse} for reuse in ("same_seed", "rejection_sampling", "spec_rl")},
 }
-BIASED = ("lenient",)
+BIASED = ("spec_rl",)
 OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "grpo": {},
     "ppo": {"critic.optim.lr": 2e-3, "actor_rollout_ref.actor.use_kl_loss": False},
     "dapo": {},
     # Without the division by the group's spread and with a constant for the length, a step is as many times smaller.
-    "turns": {"actor_rollout_ref.actor.loss_scale_factor": 8},
+    "grpo_turn_rewards": {"actor_rollout_ref.actor.loss_scale_factor": 8},
 }
 KEPT = (
     "turntree/turns",
@@ -84,7 +82,7 @@ def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
             "algorithm": run["algorithm"],
-            "speculation": MODES[run["mode"]],
+            **MODES[run["mode"]],
             "actor_rollout_ref.model.path": warm_started_policy(),
             "actor_rollout_ref.rollout.seed": run["seed"],
             "actor_rollout_ref.actor.entropy_coeff": 0.01,
@@ -151,7 +149,7 @@ def table(done: dict[str, dict[str, Any]], key: str) -> Table:
         last_rows = [run["steps"][-1] for run in several]
         shown.add_row(
             name,
-            "D (biased)" if name in BIASED else "C" if name in ("replay", "exact") else "A",
+            "D (biased)" if name in BIASED else "C" if name in ("same_seed", "rejection_sampling") else "A",
             str(len(several)),
             f"{statistics.fmean(firsts):.3f}",
             f"{statistics.fmean(lasts):.3f} ({min(lasts):.3f} to {max(lasts):.3f})",

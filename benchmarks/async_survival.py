@@ -30,8 +30,7 @@ from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.evaluation.machine import hardware
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.tool_format import opening
-from turntree.agents.resuming.interrupted_turns import judge
-from turntree.agents.resuming.resume_counts import ResumeCounts
+from turntree.agents.resuming.interrupted_turns import ResumeCounts, judge
 from turntree.envs.registry import make
 
 

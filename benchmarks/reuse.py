@@ -10,7 +10,7 @@ import sys
 from training import main
 
 SETTING = (
-    *("--ways", "none", "tree", "tree+replay", "tree+exact", "tree+lenient", "tree+run_ahead"),
+    *("--ways", "none", "tree", "tree+same_seed", "tree+rejection_sampling", "tree+spec_rl", "tree+run_ahead"),
     *("--epochs", "2", "--tasks", "16", "--batch", "16", "--samples", "4"),
     # Precomputed turns are requests, too.
     *("--set", "actor_rollout_ref.rollout.max_num_seqs=96", "actor_rollout_ref.actor.optim.lr_warmup_steps=0"),

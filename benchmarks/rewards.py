@@ -26,7 +26,7 @@ from typing import Any
 from common.script import arguments, keep, show
 
 from turntree.agents.evaluation.machine import hardware
-from turntree.rewards import Judge, Score, score, score_batch
+from turntree.rewards import Grader, Score, score, score_batch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from hostile_answers import BOXED, CODE
@@ -41,10 +41,10 @@ def read(path: Path, limit: int | None = None) -> list[Row]:
         return [json.loads(line) for _, line in zip(range(limit or 10**9), lines, strict=False)]
 
 
-def graded(rows: list[Row], judge: Judge | None = None) -> list[Score]:
+def graded(rows: list[Row], grader: Grader | None = None) -> list[Score]:
     """Scores of the rows, none of which has a question."""
     texts, golds = [row["prediction"] for row in rows], [row["gold"] for row in rows]
-    return score_batch(texts, golds, questions=[""] * len(rows), judge=judge)
+    return score_batch(texts, golds, questions=[""] * len(rows), grader=grader)
 
 
 def accepted(rows: list[Row]) -> list[bool]:
@@ -138,15 +138,15 @@ def speed(data: Path, interpreter: str | None) -> dict[str, Any]:
     pairs = [(gold, other) for gold, other in zip(answers, others, strict=True) if gold != other]
     wrong = [{"prediction": f"\\boxed{{{other}}}", "gold": gold} for gold, other in pairs]
     score(r"\boxed{x+x}", "2x", question="")
-    with Judge(cache_size=0) as judge:
-        score(r"\boxed{x+x}", "2x", question="", judge=judge)
+    with Grader(cache_size=0) as grader:
+        score(r"\boxed{x+x}", "2x", question="", grader=grader)
         began = time.perf_counter()
-        graded(wrong, judge)
+        graded(wrong, grader)
         result["math500_wrong_per_second"] = len(wrong) / (time.perf_counter() - began)
         latencies = []
         for row in wrong:
             began = time.perf_counter()
-            score(row["prediction"], row["gold"], question="", judge=judge)
+            score(row["prediction"], row["gold"], question="", grader=grader)
             latencies.append(time.perf_counter() - began)
         result["math500_wrong_p99_seconds"] = percentile(latencies, 0.99)
     peers = {}
@@ -165,10 +165,10 @@ def hostile(data: Path) -> dict[str, Any]:
     rows += [{"prediction": f"\\boxed{{{BOXED[n % len(BOXED)]}}}", "gold": "\\sqrt{5}"} for n in range(20)]
     random.Random(0).shuffle(rows)
     result: dict[str, Any] = {}
-    with Judge() as judge, tempfile.TemporaryDirectory() as folder:
-        score(r"\boxed{x+x}", "2x", question="", judge=judge)
+    with Grader() as grader, tempfile.TemporaryDirectory() as folder:
+        score(r"\boxed{x+x}", "2x", question="", grader=grader)
         began = time.perf_counter()
-        graded(rows, judge)
+        graded(rows, grader)
         result["thousand_with_2_percent_hostile_seconds"] = time.perf_counter() - began
         slowest, right = 0.0, 0
         cases = [row for row in read(data / "reward_cases_dev.jsonl") if row["kind"] == "dos"]
@@ -176,7 +176,7 @@ def hostile(data: Path) -> dict[str, Any]:
         inputs += [(row["prediction"], row["gold"]) for row in cases if not row["label"]]
         for text, gold in inputs:
             began = time.perf_counter()
-            right += bool(score(text, gold, question="", judge=judge).correct)
+            right += bool(score(text, gold, question="", grader=grader).correct)
             slowest = max(slowest, time.perf_counter() - began)
         result["slowest_hostile_input_seconds"] = slowest
         result["hostile_inputs"] = len(inputs)
@@ -185,10 +185,10 @@ def hostile(data: Path) -> dict[str, Any]:
         boxed = (f"\\boxed{{{code.replace('{canary}', str(canary))}}}" for code in CODE)
         payloads = [{"prediction": text, "gold": "7"} for text in boxed]
         result["code_ran"] = any(accepted(payloads)) or canary.exists()
-        for pid in judge.worker_pids():
+        for pid in grader.worker_pids():
             os.kill(pid, signal.SIGKILL)
         pairs = [(f"\\boxed{{\\sqrt{{{2 * n * n}}}}}", f"{n}\\sqrt{{2}}") for n in range(2, 22)]
-        after = [score(text, gold, question="", judge=judge).correct for text, gold in pairs]
+        after = [score(text, gold, question="", grader=grader).correct for text, gold in pairs]
         result["right_after_workers_were_killed"] = sum(map(bool, after)) / len(after)
     return result
 
@@ -200,14 +200,14 @@ def resident(pid: int) -> int:
 def memory(scores: int) -> dict[str, Any]:
     """Resident MiB of the caller and of the largest worker while scoring."""
     sizes = []
-    with Judge() as judge:
+    with Grader() as grader:
         for block in range(10):
             texts, golds = [], []
             for n in range(block * scores // 10, (block + 1) * scores // 10):
                 texts.append(f"\\boxed{{{n}}}" if n % 5 else f"\\boxed{{\\frac{{{n}}}{{x}}+\\sqrt{{{n % 97}}}}}")
                 golds.append(str(n + n % 2) if n % 5 else f"\\sqrt{{{n % 97}}}+\\frac{{{n}}}{{x}}")
-            score_batch(texts, golds, questions=[""] * len(texts), judge=judge)
-            sizes.append((resident(os.getpid()), max(map(resident, judge.worker_pids()), default=0)))
+            score_batch(texts, golds, questions=[""] * len(texts), grader=grader)
+            sizes.append((resident(os.getpid()), max(map(resident, grader.worker_pids()), default=0)))
     return {"scores": scores, "caller_mib": [size[0] for size in sizes], "worker_mib": [size[1] for size in sizes]}
 
 

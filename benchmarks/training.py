@@ -1,8 +1,8 @@
 """Where the time of a training step goes and what its turns take, for each use of speculation, epoch after epoch.
 
-Each way is a real training by verl, one after another, of the same tasks from the same weights; a way is what
-``speculation`` lists, joined by ``+``. Figures are means over the steps of an epoch; the first step also starts
-processes and compiles, so the first epoch is the slowest. Two tables:
+Each way is a real training by verl, one after another, of the same tasks from the same weights; a way is its
+options of ``speculation`` and ``reuse``, joined by ``+``. Figures are means over the steps of an epoch; the first step
+also starts processes and compiles, so the first epoch is the slowest. Two tables:
 
 - Seconds. ``rollout`` is the time until the last episode is there, which verl looks for every 0.1 s; ``engine`` is the
   time of the engine's own steps in it, and ``model`` that of its forward passes.
@@ -43,11 +43,12 @@ from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.protocol import Completion
 from turntree.agents.episodes.record import read_records
 from turntree.agents.files import json_value
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.launch import StepReport
 from turntree.agents.verl.records.recording import RunFolder
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
-WAYS = ("none", "tree", "none+replay", "none+run_ahead", "tree+replay+run_ahead")
+WAYS = ("none", "tree", "none+same_seed", "none+run_ahead", "tree+same_seed+run_ahead")
 PHASES = {
     "rollout": ("timing_s/gen",),
     "old_log_prob": ("timing_s/old_log_prob",),
@@ -93,12 +94,24 @@ def by_epoch(rows: Sequence[dict[str, float]], steps: int) -> list[dict[str, flo
     return [{name: fmean(row[name] for row in epoch) for name in epoch[0]} for epoch in epochs]
 
 
+def options_of(way: str) -> dict[str, str]:
+    """The options ``speculation`` and ``reuse`` of a way.
+
+    >>> options_of("tree+same_seed+run_ahead")
+    {'speculation': '[tree,run_ahead]', 'reuse': 'same_seed'}
+    """
+    names = way.split("+")
+    reuses = [name for name in names if name in {*ReuseMode} - {ReuseMode.NONE}]
+    options = {"speculation": f"[{','.join(name for name in names if name not in reuses)}]"}
+    return options | ({"reuse": reuses[0]} if reuses else {})
+
+
 def run(args: argparse.Namespace, way: str, model: str, folder: RunFolder) -> list[dict[str, float]]:
     """Train one way, and the figures of each step."""
     from training_engines import engine_options
 
     settings = {
-        "speculation": f"[{way.replace('+', ',')}]",
+        **options_of(way),
         "actor_rollout_ref.model.path": f"'{model}'",
         "turntree.train_tasks": args.tasks,
         "turntree.save_policy_every": 0,
@@ -162,7 +175,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--config", default="demo", help="a configuration of turntree.configs, or a YAML file")
     parser.add_argument("--model", help="directory or Hugging Face id; without it the demo's warm-started policy")
-    parser.add_argument("--ways", nargs="+", default=WAYS, help="options of speculation, joined by +")
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="options of speculation and reuse, joined by +")
     parser.add_argument("--engine", default="local", choices=["local", "vllm", "sglang"], help="the rollout engine")
     parser.add_argument("--device", default="cpu", help="torch device of the local engine")
     parser.add_argument("--epochs", type=int, default=6)

@@ -4,7 +4,7 @@ What is played and how: ``trained.side_by_side``. Seconds are those of the engin
 scoring of a stored turn counts as a step.
 
     python benchmarks/vllm_drafters.py [--batches 1 4 16 64] [--json OUT]           # CPU
-    python benchmarks/vllm_drafters.py --ways none ours "ours + replay" --epochs 2
+    python benchmarks/vllm_drafters.py --ways none ours "ours + same_seed" --epochs 2
     python benchmarks/vllm_drafters.py --device cuda --dtype bfloat16 [--model DIR] # GPU; DIR: fixed weights
 """
 
@@ -30,7 +30,7 @@ CPU = {
 }
 EPISODES = {1: 48, 4: 128, 16: 256, 64: 512}
 DRAFTERS = ("none", "n-gram", "suffix", "ours")
-REUSED = ("ours + replay", "ours + exact", "ours + lenient")
+REUSED = ("ours + same_seed", "ours + rejection_sampling", "ours + spec_rl")
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     describes_tools: bool = False
     #: The call that shows the policy the call format; ``None`` makes one up for the first tool.
     example_call: ClassVar[ToolCall | None] = None
-    # Snapshots leave these out: no episode changes them, or they are cheap to recompute.
+    # Snapshots leave these out, because they do not belong to the state of an episode.
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "_model_format", "render_mode", "spec", "action_space", "observation_space"),
@@ -305,7 +305,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         if not isinstance(action, str):
             raise TypeError(f"an action must be a str, the text of one turn, got {type(action).__name__}: {action!r}")
         parsed = read_turn(action, self.parser, self.call_format, self.offered_tools)
-        # Special tokens are for the parser only; templates add them again when they write the calls.
+        # If calls are written with special tokens, keep only the text around them: chat templates write the calls anew.
         content = parsed.content if self.wants_special_tokens else action
         message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)

@@ -86,9 +86,9 @@ def find_creator(id: str) -> str | Callable[..., Any]:
     source = importlib.import_module(module) if colon else None
     if name in gymnasium.registry:
         return name
-    creator: object = getattr(source, name, None)
-    if callable(creator):
-        return creator
+    member: object = getattr(source, name, None)
+    if callable(member):
+        return member
     if source is None:
         near = nearest_hint(name, list_envs(), "registered are", cutoff=0.4)
         raise UnknownEnvironment(f"no environment is registered as {name!r}; {near}")

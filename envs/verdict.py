@@ -13,7 +13,7 @@ from turntree.rewards.reading.thoughts import without_thoughts
 from turntree.rewards.reading.visible import without_comments, without_hidden
 
 
-def judge_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXACT) -> Score:
+def grade_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXACT) -> Score:
     """Compare the answer in a text with the task's answer; repeating the question is no answer.
 
     Args:

@@ -22,9 +22,9 @@ with needed_packages("local"):
 WAYS = {
     "none": (None, None, "A"),
     "tree": (Speculation(adaptive=False), None, "A"),  # drafts whatever the steps are measured to cost
-    "replay": (None, ReuseConfig(mode=ReuseMode.SAME_SEED), "C"),
-    "exact": (None, ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING), "C"),
-    "lenient": (None, ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo"), "D"),
+    "same_seed": (None, ReuseConfig(mode=ReuseMode.SAME_SEED), "C"),
+    "rejection_sampling": (None, ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING), "C"),
+    "spec_rl": (None, ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo"), "D"),
 }
 
 
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
                     ways.close_step()  # the epoch is over: its turns may be used from now on
             tokens = sum(len(turn.completion.token_ids) for episode in episodes for turn in episode.turns)
             tokens_per_forward_pass[name] = tokens / passes
-            print(f"{name:8} level {level}: {tokens / passes:.1f} tokens per forward pass in the second epoch")
+            print(f"{name:18} level {level}: {tokens / passes:.1f} tokens per forward pass in the second epoch")
     return tokens_per_forward_pass
 
 

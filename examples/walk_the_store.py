@@ -31,7 +31,7 @@ def main() -> SpecForest:
 
     # A live turn is drafted as a tree: the likely branches, each node with its chance to be accepted.
     (turn,) = forest.begin([state], [np.array(asked)])
-    draft = forest.draft([turn], max_nodes=8, room=[16])
+    draft = forest.draft([turn], max_nodes=8, max_depths=[16])
     for node, token in enumerate(draft.tokens.tolist()):
         indent = "  " * int(draft.depths[node])
         print(f"{indent}{token}  below {draft.parents[node]}, {draft.probabilities[node]:.2f}")
@@ -40,13 +40,14 @@ def main() -> SpecForest:
     forest.commit([turn], [[4, 5, 7]])
     (sibling,) = forest.begin([state])
     forest.commit([sibling], [[4, 5]])
-    print("after 4 5:", forest.draft([sibling], max_nodes=2, room=[8]).tokens.tolist())
+    print("after 4 5:", forest.draft([sibling], max_nodes=2, max_depths=[8]).tokens.tolist())
     forest.end([turn, sibling])
 
-    # Another prompt of the same task has no turns of its own: the backoff_states falls back to the task, then the environment.
+    # Another prompt of the same task has no turns of its own: the backoff_states falls back to the task, then the
+    # environment.
     elsewhere = DialogueState.from_tokens([1, 2, 3, 0], task="sum/7", env="mine")
     (other,) = forest.begin([elsewhere])
-    print("another state of the task:", forest.draft([other], max_nodes=4, room=[8]).tokens.tolist())
+    print("another state of the task:", forest.draft([other], max_nodes=4, max_depths=[8]).tokens.tolist())
     forest.end([other], keep=False)
 
     # Memory is bounded, and a file is whole or not there.

@@ -1,6 +1,6 @@
-"""Rewards: answers found in text, compared with the gold answer in isolation, and combined by rubrics.
+"""Rewards: extract answers from text, compare them with gold answers, combine rewards in rubrics.
 
-Works on text and answers, never on environments or models.
+This package depends on neither environments nor models.
 """
 
 from turntree.rewards import components  # registers the rewards that ship with the package
@@ -13,8 +13,8 @@ from turntree.rewards.errors import (
     UnknownAnswerFormat,
     UnknownReward,
 )
+from turntree.rewards.grader import VERIFIER_VERSION, Grader, default_grader
 from turntree.rewards.isolation.settings import PoolSettings
-from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
 from turntree.rewards.reading.answer import final_answer, parse_number, same_number
 from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.registry import Reward, get_reward, reward, reward_names
@@ -29,8 +29,8 @@ __all__ = [
     "Answer",
     "AnswerFormat",
     "Extraction",
+    "Grader",
     "IsolationError",
-    "Judge",
     "Kind",
     "MissingQuestion",
     "Part",
@@ -50,7 +50,7 @@ __all__ = [
     "answer_formats",
     "ascore_batch",
     "components",
-    "default_judge",
+    "default_grader",
     "extract",
     "final_answer",
     "get_reward",

@@ -1,7 +1,7 @@
-"""Comparison rules of each data set: which answers count as the same.
+"""Answer formats: the comparison rules of each data set.
 
-A answer format never loosens a rule that a hack could use: it states the type of the gold
-answer and the tolerance that the data set grants, and nothing else.
+A format only states the type of the gold answer and the tolerance that the data set grants. No format relaxes a
+check against reward hacking.
 """
 
 from __future__ import annotations
@@ -16,30 +16,24 @@ from turntree.rewards.errors import UnknownAnswerFormat
 class Kind(StrEnum):
     """The type of a data set's answers."""
 
-    MATH = "math"
-    """Any LaTeX expression."""
-    INTEGER = "integer"
-    """One non-negative integer (AIME)."""
-    OPTION = "option"
-    """The letter of one choice."""
+    MATH = "math"  #: any LaTeX expression
+    INTEGER = "integer"  #: one non-negative integer (AIME)
+    OPTION = "option"  #: the letter of one choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFormat:
-    """The rules by which an answer is compared."""
+    """The rules by which an answer is compared with the gold answer."""
 
-    name: str
-    """Name of the data set."""
+    name: str  #: name of the data set
     kind: Kind = Kind.MATH
-    """Type of the answers."""
     relative_tolerance: float = 0.0
-    """Accepted relative error of a single number; 0 asks for equality."""
+    """Accepted relative error of a single number; 0 requires equality."""
     absolute_tolerance: float = 0.0
-    """Accepted absolute error of a single number; 0 asks for equality."""
+    """Accepted absolute error of a single number; 0 requires equality."""
     rounded: bool = False
-    """Whether a gold decimal is rounded, so that any answer which rounds to it is right."""
-    options: int = 26
-    """Number of choices, for ``Kind.OPTION``."""
+    """Whether the gold decimal is rounded: every answer that rounds to it is right."""
+    options: int = 26  #: number of choices, for ``Kind.OPTION``
 
     def __post_init__(self) -> None:
         for name in ("relative_tolerance", "absolute_tolerance"):
@@ -51,12 +45,12 @@ class AnswerFormat:
 
     @property
     def needs_question(self) -> bool:
-        """Whether a copy of the question, such as ``7 + 5`` where 12 is asked for, is only known for one with it."""
+        """Whether grading needs the question, to refuse copies of it (``7 + 5`` instead of 12)."""
         return self.kind is Kind.MATH
 
     @property
     def is_tolerant(self) -> bool:
-        """Whether a number may differ from the gold answer."""
+        """Whether a right number may differ from the gold answer."""
         return self.kind is Kind.MATH and (self.relative_tolerance > 0 or self.absolute_tolerance > 0 or self.rounded)
 
 
@@ -90,13 +84,13 @@ _ALIASES = {
 
 
 def answer_format_for(data_source: str) -> AnswerFormat:
-    """The answer format of a data set.
+    """Return the answer format of a data set.
 
     Args:
-        data_source: Name or a known alias, any case, for example ``math500`` or ``openai/gsm8k``.
+        data_source: Name or known alias in any case, for example ``math500`` or ``openai/gsm8k``.
 
     Raises:
-        UnknownAnswerFormat: No data set has the name; the message lists the known ones.
+        UnknownAnswerFormat: No data set has this name; the message lists the known names.
     """
     key = data_source.strip().lower()
     try:
@@ -106,10 +100,10 @@ def answer_format_for(data_source: str) -> AnswerFormat:
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]!r}? Known" if near else "known"
         raise UnknownAnswerFormat(
-            f"no answer format for data set {data_source!r}; {hint} are {', '.join(known)}, or pass a AnswerFormat"
+            f"no answer format for data set {data_source!r}; {hint} are {', '.join(known)}, or pass an AnswerFormat"
         ) from None
 
 
 def answer_formats() -> tuple[AnswerFormat, ...]:
-    """Every answer format that ships with the package."""
+    """Return every answer format that ships with the package."""
     return tuple(_ANSWER_FORMATS.values())

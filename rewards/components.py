@@ -1,8 +1,4 @@
-"""Rewards that ship with the package: the answer, and small shaping rewards.
-
-Invariant: all values lie in [0, 1]. Only ``answer`` judges the answer; the others judge form and effort and are
-bounded by the rubric.
-"""
+"""Built-in rewards: the answer, and small shaping rewards. All values lie in [0, 1]."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ _DEFAULT_TURNS = 8
 
 @reward("answer", group=True, decides=True)
 def answer(samples: Sequence[Sample]) -> list[float | None]:
-    """1 if the last turn's answer is right, 0 if it is wrong, ``None`` if it is ungraded."""
+    """Return 1 for a right answer in the last turn, 0 for a wrong one, ``None`` if it is ungraded."""
     answer_formats = []
     for sample in samples:
         try:
@@ -43,7 +39,7 @@ def answer(samples: Sequence[Sample]) -> list[float | None]:
 
 @reward("answer_format")
 def answer_format(sample: Sample) -> float:
-    r"""1 if the last turn names one answer in a box or behind ``####``, 0 otherwise."""
+    r"""Return 1 if the last turn gives one answer in a box or after ``####``, else 0."""
     boxes = find_boxes(sample.answer_text)
     if boxes is not None:
         return float(boxes.status is Status.OK and len(boxes.contents) == 1)
@@ -52,7 +48,7 @@ def answer_format(sample: Sample) -> float:
 
 @reward("think_format")
 def think_format(sample: Sample) -> float:
-    """1 if every turn thinks at most once and closes its thought; 0 otherwise."""
+    """Return 1 if every turn has at most one thought and closes it, else 0."""
     for turn in sample.turns:
         opened, closed = len(_OPEN.findall(turn)), len(_CLOSE.findall(turn))
         if closed > 1 or opened > closed:
@@ -62,14 +58,14 @@ def think_format(sample: Sample) -> float:
 
 @reward("few_turns")
 def few_turns(sample: Sample) -> float:
-    """1 for one turn, falling linearly to 0 at ``metadata["max_turns"]`` turns (8 if it is not given)."""
+    """Return 1 for one turn, falling linearly to 0 at ``metadata["max_turns"]`` turns (default 8)."""
     most = max(2, int(sample.metadata.get("max_turns", _DEFAULT_TURNS)))
     return min(1.0, max(0.0, (most - len(sample.turns)) / (most - 1)))
 
 
 @reward("tool_use")
 def tool_use(sample: Sample) -> float:
-    """Share of tool calls that did not fail by the policy's fault; 0 without calls."""
+    """Return the share of tool calls that did not fail because of the policy; 0 without calls."""
     if sample.tool_calls <= 0:
         return 0.0
     return max(0.0, 1.0 - sample.tool_errors / sample.tool_calls)
@@ -77,18 +73,18 @@ def tool_use(sample: Sample) -> float:
 
 @reward("finished")
 def finished(sample: Sample) -> float:
-    """1 if no limit ended the attempt."""
+    """Return 1 if no limit ended the attempt, else 0."""
     return float(not sample.truncated)
 
 
 @reward("shortest_right", group=True)
 def shortest_right(samples: Sequence[Sample]) -> list[float]:
-    """1 for the shortest right sample of a task, falling to 0 for the longest right one; 0 for all others."""
-    right = [place for place, value in enumerate(answer(samples)) if value]
-    lengths = {place: sum(map(len, samples[place].turns)) for place in right}
+    """Return 1 for a task's shortest right sample, 0 for its longest right and for wrong samples."""
+    right = [index for index, value in enumerate(answer(samples)) if value]
+    lengths = {index: sum(map(len, samples[index].turns)) for index in right}
     values = [0.0] * len(samples)
     if right:
         low, high = min(lengths.values()), max(lengths.values())
-        for place in right:
-            values[place] = 1.0 if high == low else (high - lengths[place]) / (high - low)
+        for index in right:
+            values[index] = 1.0 if high == low else (high - lengths[index]) / (high - low)
     return values

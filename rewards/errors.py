@@ -1,18 +1,18 @@
-"""The errors that this package raises deliberately; a bad answer is never one of them."""
+"""Errors of this package. A bad answer never raises one."""
 
 from __future__ import annotations
 
 
 class RewardError(Exception):
-    """Base of all errors of this package."""
+    """Base class of this package's errors."""
 
 
 class UnknownAnswerFormat(RewardError, LookupError):
-    """No data set has the name."""
+    """No data set has this name."""
 
 
 class UnknownReward(RewardError, LookupError):
-    """No reward is registered under the name."""
+    """No reward is registered under this name."""
 
 
 class RewardDefinitionError(RewardError, ValueError):
@@ -20,8 +20,8 @@ class RewardDefinitionError(RewardError, ValueError):
 
 
 class IsolationError(RewardError, RuntimeError):
-    """The process that isolates comparisons cannot be started, or is closed."""
+    """The process that isolates comparisons is closed or cannot be started."""
 
 
 class MissingQuestion(UserWarning):
-    """Answers are compared without the question that their answer format needs, so that copies of it are paid."""
+    """The format needs the question, but none was given: copies of the question will count as right."""

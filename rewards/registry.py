@@ -1,8 +1,4 @@
-"""The registry of reward functions by name: those registered here, and those of installed packages.
-
-Invariant: a name means one function; a second registration is refused. Nothing
-is imported before it is requested.
-"""
+"""Registry of reward functions by name, including entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -15,46 +11,41 @@ from typing import Protocol, TypeVar, cast
 from turntree.rewards.errors import RewardDefinitionError, UnknownReward
 from turntree.rewards.sample import Sample
 
-GROUP = "turntree.rewards"
-"""Entry-point group; each entry names a reward function."""
+GROUP = "turntree.rewards"  #: entry-point group; each entry names a reward function
 
 
 class RewardFunction(Protocol):
-    """Judges one sample."""
+    """A function that grades one sample."""
 
     def __call__(self, sample: Sample, /) -> float | None:
-        """A value, or ``None`` if ungraded."""
+        """Return a value, or ``None`` if the sample is ungraded."""
 
 
 class GroupRewardFunction(Protocol):
-    """Judges the samples of one task together."""
+    """A function that grades all samples of one task together."""
 
     def __call__(self, samples: Sequence[Sample], /) -> Sequence[float | None]:
-        """One value a sample, in order; ``None`` if ungraded."""
+        """Return one value per sample, in order; ``None`` where a sample is ungraded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
     """A named reward function."""
 
-    name: str
-    """Its name in configurations."""
+    name: str  #: name used in configurations
     function: RewardFunction | GroupRewardFunction
-    """The function itself."""
-    group: bool = False
-    """Whether it takes all samples of a task at once."""
-    decides: bool = False
-    """Whether it judges the answer itself; others are shaping."""
+    group: bool = False  #: whether the function takes all samples of a task at once
+    decides: bool = False  #: whether the function grades the answer itself; all other rewards are shaping
 
     def values(self, samples: Sequence[Sample]) -> list[float | None]:
-        """One value a sample.
+        """Return one value per sample.
 
         Raises:
-            RewardDefinitionError: A group reward returned another number of values than samples.
+            RewardDefinitionError: A group reward returned more or fewer values than samples.
         """
         if not self.group:
-            judge = cast(RewardFunction, self.function)
-            return [judge(sample) for sample in samples]
+            grade = cast(RewardFunction, self.function)
+            return [grade(sample) for sample in samples]
         values = list(cast(GroupRewardFunction, self.function)(samples))
         if len(values) != len(samples):
             raise RewardDefinitionError(
@@ -71,8 +62,9 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
     """Register a reward function under a name.
 
     Args:
-        group: The function takes all samples of one task and returns one value each.
-        decides: The function judges the answer; all others are shaping, which a ``Rubric`` bounds.
+        name: Name used in configurations.
+        group: The function takes all samples of one task and returns one value per sample.
+        decides: The function grades the answer. All other rewards are shaping, which a ``Rubric`` bounds.
 
     Raises:
         RewardDefinitionError: The name belongs to another function.
@@ -88,18 +80,19 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
 
 
 def unregister(name: str) -> None:
-    """Remove the reward of a name, if there is one."""
+    """Remove the reward of this name, if there is one."""
     _registered.pop(name, None)
 
 
 def get_reward(name: str, *, load: bool = True) -> Reward:
-    """The reward of a name; entry points of installed packages are included.
+    """Return the reward of this name, including entry points of installed packages.
 
     Args:
-        load: Whether an entry point may be imported; a name from outside may not do that.
+        name: A registered name, or the name of an entry point.
+        load: Whether an entry point may be imported. Pass ``False`` for a name from an untrusted source.
 
     Raises:
-        UnknownReward: Neither a registered reward nor an entry point has the name.
+        UnknownReward: Neither a registered reward nor an entry point has this name.
         RewardDefinitionError: An entry point loads something that is not a function.
     """
     if name not in _registered and load:
@@ -122,5 +115,5 @@ def get_reward(name: str, *, load: bool = True) -> Reward:
 
 
 def reward_names() -> list[str]:
-    """Every name that ``get_reward`` knows, sorted."""
+    """Return every name that ``get_reward`` knows, sorted."""
     return sorted({*_registered, *(entry.name for entry in entry_points(group=GROUP))})

@@ -1,8 +1,7 @@
 """The verdict on an answer and the score of a text.
 
-Invariant: ``correct`` is ``False`` only if the answer was judged; if the
-verifier could not decide it is ``None`` and ``status`` states why. Only the gold answer or the infrastructure can make
-a sample ungraded: an answer that the verifier understands less than the gold answer is wrong.
+Only the gold answer or the infrastructure can make a sample ungraded (``correct`` is ``None``). An answer that the
+verifier understands less well than the gold answer is wrong.
 """
 
 from __future__ import annotations
@@ -13,63 +12,46 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How scoring ended."""
+    """Why scoring ended."""
 
-    OK = "ok"
-    """The answer was compared with the gold answer."""
-    NO_ANSWER = "no_answer"
-    """The text names no answer (an empty box included); this is wrong."""
+    OK = "ok"  #: the answer was compared with the gold answer
+    NO_ANSWER = "no_answer"  #: wrong: the text contains no answer, or an empty box
+    #: wrong if the answer cannot be parsed or computed; ungraded if the gold answer cannot be parsed
     UNPARSEABLE = "unparseable"
-    """The answer is not well-formed or cannot be computed (wrong), or the gold answer cannot be read (ungraded)."""
+    #: the comparison exceeded its deadline twice: wrong, unless the gold answer alone or the machine is the cause
     TIMEOUT = "timeout"
-    """The comparison exceeded its deadline twice: wrong, unless the gold answer alone or the machine is the cause."""
-    MEMORY = "memory"
-    """The comparison needed more memory than allowed twice: wrong, unless the gold answer alone does."""
+    MEMORY = "memory"  #: the comparison ran out of memory twice: wrong, unless the gold answer alone does too
+    #: the comparison failed or its worker died: wrong if the answer caused every failure, else ungraded
     CRASHED = "crashed"
-    """The comparison failed, or its worker died: wrong if the answer caused that every time, else ungraded."""
+    #: wrong if the answer exceeds the size limits; ungraded if the gold answer does
     REJECTED_LIMITS = "rejected_limits"
-    """The answer exceeds the size limits (wrong), or the gold answer does (ungraded)."""
-    HACK_SUSPECT = "hack_suspect"
-    """The text asks for credit without committing to one value: wrong; ``flags`` name the reasons."""
-    UNGRADED = "ungraded"
-    """The gold answer can be read, but its value cannot be computed."""
+    HACK_SUSPECT = "hack_suspect"  #: wrong: the text asks for credit without committing to one value; see ``flags``
+    UNGRADED = "ungraded"  #: the gold answer was parsed, but its value cannot be computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The comparison of one answer with one gold answer."""
+    """The result of comparing one answer with one gold answer."""
 
-    correct: bool | None
-    """Right, wrong, or ungraded."""
+    correct: bool | None  #: ``None`` if ungraded
     status: Status = Status.OK
-    """How the comparison ended."""
+    #: ``string``, ``number``, ``option``, ``tolerance``, ``typed``, ``numeric``, ``sympy``; ``""`` if none decided
     method: str = ""
-    """The deciding method: ``string``, ``number``, ``typed``, ``numeric``, ``sympy`` or ``""`` if none decided."""
-    flags: tuple[str, ...] = ()
-    """Suspicions of hacking, by the names in ``turntree.rewards.reading.flags``."""
-    seconds: float = 0.0
-    """Wall time of the comparison."""
+    flags: tuple[str, ...] = ()  #: suspected reward hacks, named in ``turntree.rewards.reading.flags``
+    seconds: float = 0.0  #: wall time of the comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """The score of one text, and how it was determined."""
 
-    score: float
-    """1.0 where the answer is right, else 0.0; an ungraded answer scores 0.0, so look at ``correct``."""
-    correct: bool | None
-    """Right, wrong, or ungraded; ungraded samples should be left out of an average."""
+    score: float  #: 1.0 if the answer is right, else 0.0; check ``correct`` to tell wrong from ungraded
+    correct: bool | None  #: ``None`` if ungraded; leave ungraded samples out of an average
     status: Status
-    """How scoring ended."""
-    answer: str | None = None
-    """The answer found in the text."""
-    guessed: bool = False
-    """Whether the text gives no answer by name, and this is the last value of its words."""
-    method: str = ""
-    """The deciding method, as in ``Verdict``."""
+    answer: str | None = None  #: the answer found in the text
+    guessed: bool = False  #: whether no phrase names the answer, so the last value in the prose was taken
+    method: str = ""  #: as in ``Verdict``
+    #: values in [0, 1] for logs: ``answered`` (an answer was found) and ``decided``
     components: Mapping[str, float] = field(default_factory=dict)
-    """Values in [0, 1] for logs: ``answered`` (an answer was found) and ``decided``."""
-    flags: tuple[str, ...] = ()
-    """Suspicions of hacking."""
-    seconds: float = 0.0
-    """Wall time spent on this text; in a batch, only its comparison's."""
+    flags: tuple[str, ...] = ()  #: suspected reward hacks
+    seconds: float = 0.0  #: wall time of this text; in a batch, of its comparison alone

@@ -1,8 +1,7 @@
-"""Rubrics: several rewards combined into one.
+"""Rubrics combine several rewards into one.
 
-Invariant: no sum of shaping rewards outweighs a right answer, whatever the functions return: every part is
-clamped, and a rubric in which a wrong answer with perfect form could beat a right one with the worst form is
-refused. An ungraded part is named in the result, never silently taken as zero.
+Shaping rewards never outweigh a right answer. Every part is clamped, and a rubric is refused if a wrong answer with
+perfect form could beat a right answer with the worst form.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turntree.rewards.errors import RewardDefinitionError
-from turntree.rewards.group import groups_of
 from turntree.rewards.registry import Reward, get_reward
 from turntree.rewards.sample import Sample
 
@@ -26,9 +24,9 @@ class Part:
     weight: float = 1.0
     """Factor in the sum; 0 records the value as a metric only."""
     low: float = 0.0
-    """Smallest value; smaller ones are clamped."""
+    """Lower bound: smaller values are clamped."""
     high: float = 1.0
-    """Largest value; larger ones are clamped."""
+    """Upper bound: larger values are clamped."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and math.isfinite(self.low) and math.isfinite(self.high)):
@@ -38,7 +36,7 @@ class Part:
 
     @property
     def span(self) -> float:
-        """The part's greatest effect on the sum."""
+        """Return the largest difference that this part can make to the sum."""
         return abs(self.weight) * (self.high - self.low)
 
 
@@ -46,32 +44,32 @@ class Part:
 class RubricResult:
     """The reward of one sample."""
 
-    reward: float
-    """Weighted sum of the clamped parts that were decided."""
-    parts: dict[str, float]
-    """Clamped value of every decided part, by name."""
+    reward: float  #: weighted sum of the clamped, graded parts
+    parts: dict[str, float]  #: clamped value of every graded part, by name
+    #: ungraded parts; leave the sample out of an average if one of these grades the answer
     ungraded: tuple[str, ...] = ()
-    """Ungraded parts; leave the sample out of an average if one of them judges the answer."""
 
 
 class Rubric:
-    """A weighted sum of rewards, safe against gaming its smaller parts."""
+    """A weighted sum of rewards whose shaping parts cannot be gamed."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        """Look the rewards up and check the weights.
+        """Look up the rewards and check the weights.
 
         Args:
             parts: The rewards; at least one.
 
         Raises:
             UnknownReward: A name is not registered.
-            RewardDefinitionError: A name comes twice, shaping could outweigh the answer, or the weight of a reward that
-                judges the answer is negative.
+            RewardDefinitionError: A name is given twice, shaping could outweigh the answer, or a reward that grades the
+                answer has a negative weight.
         """
         if not parts:
             raise RewardDefinitionError("a rubric needs at least one part")
         self._parts = tuple(parts)
-        self._rewards = tuple(_looked_up(part.reward) for part in parts)
+        self._rewards = tuple(
+            get_reward(part.reward) if isinstance(part.reward, str) else part.reward for part in parts
+        )
         names = [reward.name for reward in self._rewards]
         if len(set(names)) < len(names):
             raise RewardDefinitionError(f"every reward may come once, got {', '.join(names)}")
@@ -79,11 +77,12 @@ class Rubric:
         for part, reward in both:
             if reward.decides and part.weight < 0:
                 raise RewardDefinitionError(
-                    f"{reward.name!r} judges the answer: a weight below 0 pays wrong answers more than right ones, got "
+                    f"{reward.name!r} grades the answer: a weight below 0 pays wrong answers more than right ones, got "
                     f"{part.weight:g}; give a positive one, or 0 for a metric only"
                 )
         deciding = [part.span for part, reward in both if reward.decides and part.weight > 0]
         shaping = sum(part.span for part, reward in both if not reward.decides)
+        # Every part is clamped, so its span bounds its effect on the sum.
         if deciding and shaping >= min(deciding):
             raise RewardDefinitionError(
                 f"shaping rewards may move the sum by {shaping:g}, the answer by {min(deciding):g}: "
@@ -92,31 +91,31 @@ class Rubric:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parts, in order."""
+        """The names of the parts, in order."""
         return tuple(reward.name for reward in self._rewards)
 
     def score(self, samples: Sequence[Sample]) -> list[RubricResult]:
-        """Rewards of a batch; samples of one task are found by their ``task_id``.
+        """Return the rewards of a batch; samples with the same ``task_id`` belong to one task.
 
         Args:
             samples: Samples, shape (samples,).
 
         Returns:
-            One result a sample, in order.
+            One result per sample, in order.
 
         Raises:
             RewardDefinitionError: A reward returned something that is not a number.
         """
         values = [self._values(reward, samples) for reward in self._rewards]
-        return [self._result([column[place] for column in values]) for place in range(len(samples))]
+        return [self._result([column[index] for column in values]) for index in range(len(samples))]
 
     def _values(self, reward: Reward, samples: Sequence[Sample]) -> list[float | None]:
         if not reward.group:
             return reward.values(samples)
         values: list[float | None] = [None] * len(samples)
-        for places in groups_of(samples):
-            for place, value in zip(places, reward.values([samples[place] for place in places]), strict=True):
-                values[place] = value
+        for indices in groups_of(samples):
+            for index, value in zip(indices, reward.values([samples[index] for index in indices]), strict=True):
+                values[index] = value
         return values
 
     def _result(self, values: list[float | None]) -> RubricResult:
@@ -132,5 +131,20 @@ class Rubric:
         return RubricResult(reward=total, parts=kept, ungraded=tuple(ungraded))
 
 
-def _looked_up(reward: str | Reward) -> Reward:
-    return get_reward(reward) if isinstance(reward, str) else reward
+def groups_of(samples: Sequence[Sample]) -> list[list[int]]:
+    """Return the indices of each task's samples; a sample without a task id is its own group.
+
+    Args:
+        samples: Samples, shape (samples,).
+
+    Returns:
+        One list of indices per task, in order of first appearance; each list keeps the order of the batch.
+
+    Example:
+        >>> groups_of([Sample(turns=("a",), task_id="1"), Sample(turns=("b",), task_id="1"), Sample(turns=("c",))])
+        [[0, 1], [2]]
+    """
+    indices: dict[tuple[str, int], list[int]] = {}
+    for index, sample in enumerate(samples):
+        indices.setdefault((sample.task_id, -1 if sample.task_id else index), []).append(index)
+    return list(indices.values())

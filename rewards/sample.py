@@ -1,8 +1,4 @@
-"""The input of a reward function: text and answers, without environments.
-
-Invariant: ``turns`` holds the policy's own text only. Callers that fill a sample
-leave out the text of tools, users and the environment.
-"""
+"""The input of a reward function."""
 
 from __future__ import annotations
 
@@ -13,30 +9,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One attempt of the policy at one task."""
+    """One attempt of the policy at one task, without text of tools, users or the environment."""
 
-    turns: tuple[str, ...]
-    """The policy's own turns, oldest first, shape (turns,)."""
-    gold: str = ""
-    """The right answer; empty where the task has none."""
+    turns: tuple[str, ...]  #: the policy's own turns, oldest first, shape (turns,)
+    gold: str = ""  #: the right answer; empty if the task has none
+    #: the question given to the policy, empty if unknown; an answer that repeats the question is wrong
     question: str = ""
-    """The question asked of the policy; an answer that repeats it is wrong. Empty if it is not known."""
-    data_source: str = ""
-    """Data set of the task; selects the answer format of the comparison."""
-    task_id: str = ""
-    """Samples with the same id are attempts at the same task."""
-    tool_calls: int = 0
-    """Tool calls that the policy made."""
-    tool_errors: int = 0
-    """Tool calls that failed by the policy's own fault."""
-    truncated: bool = False
-    """Whether a limit ended the attempt."""
-    answered: bool = True
-    """Whether the last turn may hold the answer; ``False`` if it called a tool, whose arguments are no answer."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Other values that the task's rewards need, JSON values."""
+    data_source: str = ""  #: name of the data set; selects the answer format
+    task_id: str = ""  #: samples with equal ids are attempts at one task
+    tool_calls: int = 0  #: number of tool calls
+    tool_errors: int = 0  #: number of tool calls that failed because of the policy
+    truncated: bool = False  #: whether a limit ended the attempt
+    answered: bool = True  #: whether the last turn may hold the answer; ``False`` if that turn called a tool
+    metadata: Mapping[str, Any] = field(default_factory=dict)  #: other values for the task's rewards, JSON values
 
     @property
     def answer_text(self) -> str:
-        """The last turn, which is searched for the answer; empty if the policy gave none."""
+        """The last turn, in which the answer is searched; empty if the policy gave none."""
         return self.turns[-1] if self.turns and self.answered else ""

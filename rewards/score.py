@@ -1,8 +1,7 @@
-"""Scores of texts.
+"""Scoring of texts against gold answers.
 
-Invariant: a score depends on the text, the gold answer and the answer format alone,
-in whichever thread, process or order it was computed. Everything beyond
-strings and fractions runs in the worker pool, never in the caller.
+A score depends on the text, the gold answer, the question and the answer format alone, whichever thread or process
+computes it.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from typing import NamedTuple
 
 from turntree.rewards.answer_format import EXACT, AnswerFormat, answer_format_for
 from turntree.rewards.errors import MissingQuestion
-from turntree.rewards.judge import Judge, default_judge
+from turntree.rewards.grader import Grader, default_grader
 from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.result import Score, Verdict
 
 _WRONG: Verdict | Future[Verdict] = Verdict(correct=False)
-_Known = dict[tuple[str, Answer, str], Verdict | Future[Verdict]]
-"""Comparisons by gold answer, answer and question."""
+_Comparisons = dict[
+    tuple[str, Answer, str], Verdict | Future[Verdict]
+]  #: comparisons by (gold answer, answer, question)
 
 
-class _Begun(NamedTuple):
-    """A text whose answer was found, and its comparison in progress."""
-
+class _Pending(NamedTuple):
     extraction: Extraction
     verdict: Verdict | Future[Verdict]
     seconds: float
@@ -39,21 +37,20 @@ def score(
     answer_format: AnswerFormat | str = EXACT,
     *,
     question: str | None = None,
-    judge: Judge | None = None,
+    grader: Grader | None = None,
 ) -> Score:
     r"""Score one text.
 
     Args:
-        prediction: The policy's own text; never tool output or text of the environment.
+        prediction: The policy's own text, without tool output or text of the environment.
         gold: The right answer, plain or LaTeX.
         answer_format: Rules of the data set, or the data set's name.
-        question: The question asked of the policy; with it, an answer that repeats the question is wrong. Where a
-            answer format needs it and it is not given, a ``MissingQuestion`` warning says so; ``""``: there is none.
-        judge: The judge; by default one shared by the whole process.
+        question: The question given to the policy; an answer that repeats it is wrong. Pass ``""`` if there is no
+            question. If the answer format needs one and ``None`` is passed, ``MissingQuestion`` is warned.
+        grader: The grader; by default the one that the process shares.
 
     Returns:
-        The score; it takes at most little more than 1.25 times the judge's deadline (a second),
-        whatever the text holds.
+        The score, after at most about 1.25 times the grader's deadline (one second by default).
 
     Raises:
         UnknownAnswerFormat: ``answer_format`` names no data set.
@@ -64,8 +61,8 @@ def score(
     """
     rules = _resolved(answer_format)
     if question is None:
-        say_missing_question(rules, "question")
-    return _finish(_begin(prediction, gold, rules, question or "", judge or default_judge(), {}))
+        warn_missing_question(rules, "question")
+    return _finish(_start(prediction, gold, rules, question or "", grader or default_grader(), {}))
 
 
 def score_batch(
@@ -74,25 +71,25 @@ def score_batch(
     answer_format: AnswerFormat | str | Sequence[AnswerFormat | str] = EXACT,
     *,
     questions: Sequence[str] | None = None,
-    judge: Judge | None = None,
+    grader: Grader | None = None,
 ) -> list[Score]:
-    """Score many texts; equal pairs of gold and answer are compared once.
+    """Score many texts; equal pairs of gold answer and answer are compared once.
 
     Args:
         predictions: The policy's texts, shape (samples,).
         golds: The right answers, shape (samples,).
-        answer_format: One for all, or one a sample.
-        questions: The questions asked of the policy, shape (samples,), as in ``score``; an empty one: there is none.
-        judge: The judge; by default one shared by the whole process.
+        answer_format: One format for all texts, or one per text.
+        questions: The questions given to the policy, shape (samples,), as in ``score``.
+        grader: The grader; by default the one that the process shares.
 
     Returns:
-        One score a text, in order.
+        One score per text, in order.
 
     Raises:
         ValueError: The arguments differ in length.
-        UnknownAnswerFormat: A answer format does not exist.
+        UnknownAnswerFormat: An answer format does not exist.
     """
-    return [_finish(begun) for begun in _begin_all(predictions, golds, answer_format, questions, judge)]
+    return [_finish(entry) for entry in _start_all(predictions, golds, answer_format, questions, grader)]
 
 
 async def ascore_batch(
@@ -101,40 +98,43 @@ async def ascore_batch(
     answer_format: AnswerFormat | str | Sequence[AnswerFormat | str] = EXACT,
     *,
     questions: Sequence[str] | None = None,
-    judge: Judge | None = None,
+    grader: Grader | None = None,
 ) -> list[Score]:
-    """``score_batch`` for an event loop, which continues while answers are found and compared."""
-    begun = await asyncio.to_thread(_begin_all, predictions, golds, answer_format, questions, judge)
-    pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
-    if pending:
-        await asyncio.wait(pending)
-    return [_finish(entry) for entry in begun]
+    """Run ``score_batch`` without blocking the event loop."""
+    pending = await asyncio.to_thread(_start_all, predictions, golds, answer_format, questions, grader)
+    futures = [asyncio.wrap_future(entry.verdict) for entry in pending if isinstance(entry.verdict, Future)]
+    if futures:
+        await asyncio.wait(futures)
+    return [_finish(entry) for entry in pending]
 
 
-def say_missing_question(rules: AnswerFormat, name: str) -> None:
-    """Warn, if a answer format needs the question, that it was not given.
+def warn_missing_question(rules: AnswerFormat, name: str) -> None:
+    """Warn if the answer format needs a question that was not given.
 
     Args:
-        name: What it would be given as.
+        rules: The answer format.
+        name: Name of the argument by which the caller gives the question.
     """
     if rules.needs_question:
         warnings.warn(
-            f"the answer format {rules.name!r} needs the question, which is not given as {name!r}: an answer that copies "
-            "it is paid as if it were worked out",
+            f"the answer format {rules.name!r} needs the question, but {name!r} was not given: "
+            "an answer that copies the question counts as right; pass the question, or '' if there is none",
             MissingQuestion,
             stacklevel=3,
         )
 
 
-def _begin_all(
+def _start_all(
     predictions: Sequence[str],
     golds: Sequence[str],
     answer_format: AnswerFormat | str | Sequence[AnswerFormat | str],
     questions: Sequence[str] | None,
-    judge: Judge | None,
-) -> list[_Begun]:
+    grader: Grader | None,
+) -> list[_Pending]:
     if len(predictions) != len(golds):
-        raise ValueError(f"expected one gold answer a text, got {len(predictions)} texts and {len(golds)} gold answers")
+        raise ValueError(
+            f"expected one gold answer per text, got {len(predictions)} texts and {len(golds)} gold answers"
+        )
     if isinstance(answer_format, AnswerFormat | str):
         distinct = [_resolved(answer_format)]
         answer_formats = distinct * len(golds)
@@ -142,41 +142,45 @@ def _begin_all(
         answer_formats = [_resolved(one) for one in answer_format]
         distinct = list(dict.fromkeys(answer_formats))
     if len(answer_formats) != len(golds):
-        raise ValueError(f"expected one answer format, or one a text, got {len(answer_formats)} for {len(golds)} texts")
+        raise ValueError(
+            f"expected one answer format, or one per text, got {len(answer_formats)} for {len(golds)} texts"
+        )
     if questions is None:
         for rules in distinct:
-            say_missing_question(rules, "questions")
+            warn_missing_question(rules, "questions")
     asked = [""] * len(golds) if questions is None else questions
     if len(asked) != len(golds):
-        raise ValueError(f"expected one question a text, got {len(asked)} for {len(golds)} texts")
-    judge = judge or default_judge()
-    compared: dict[AnswerFormat, _Known] = {}
-    known: _Known = {}
+        raise ValueError(f"expected one question per text, got {len(asked)} for {len(golds)} texts")
+    grader = grader or default_grader()
+    by_rules: dict[AnswerFormat, _Comparisons] = {}
+    comparisons: _Comparisons = {}  # of the last rules: looking these up for every text costs a hash of all fields
     last_rules: AnswerFormat | None = None
-    begun = []
+    pending = []
     for prediction, gold, rules, question in zip(predictions, golds, answer_formats, asked, strict=True):
         if rules is not last_rules:
-            known, last_rules = compared.setdefault(rules, {}), rules
-        begun.append(_begin(prediction, gold, rules, question, judge, known))
-    return begun
+            comparisons, last_rules = by_rules.setdefault(rules, {}), rules
+        pending.append(_start(prediction, gold, rules, question, grader, comparisons))
+    return pending
 
 
-def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, judge: Judge, known: _Known) -> _Begun:
-    """Find a text's answer and begin its comparison, unless it is ``known``."""
+def _start(
+    prediction: str, gold: str, rules: AnswerFormat, question: str, grader: Grader, comparisons: _Comparisons
+) -> _Pending:
     started = perf_counter()
     extraction = extract(prediction, rules)
     found, verdict = extraction.found, _WRONG
     if found is not None:
         triple = (gold, found, question)
-        compared = known.get(triple)
+        # Equal answers of a batch share one comparison, also while it is running.
+        compared = comparisons.get(triple)
         if compared is None:
-            compared = known[triple] = judge.compare(gold, found, rules, question)
+            compared = comparisons[triple] = grader.compare(gold, found, rules, question)
         verdict = compared
-    return _Begun(extraction, verdict, perf_counter() - started)
+    return _Pending(extraction, verdict, perf_counter() - started)
 
 
-def _finish(begun: _Begun) -> Score:
-    extraction, verdict, seconds = begun
+def _finish(pending: _Pending) -> Score:
+    extraction, verdict, seconds = pending
     if isinstance(verdict, Future):
         verdict = verdict.result()
     found, correct = extraction.found, verdict.correct

@@ -80,7 +80,9 @@ def uses(root: Path, table: dict[str, Any]) -> Iterator[tuple[Word, str, int, st
 def docstring_lines(text: str) -> int:
     """Return the lines of all docstrings of a module, those of fields included."""
     bodies = (node.body for node in ast.walk(ast.parse(text)) if isinstance(getattr(node, "body", None), list))
-    texts = (one for body in bodies for one in body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+    texts = (
+        one for body in bodies for one in body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+    )
     return sum((one.end_lineno or one.lineno) - one.lineno + 1 for one in texts if isinstance(one.value.value, str))
 
 

@@ -1,4 +1,4 @@
-"""The house: imports point down, the packages that promise to be light are light."""
+"""Check the layers: imports point down, and packages that promise few imports keep to them."""
 
 import ast
 import doctest
@@ -46,7 +46,7 @@ def imports(path: Path, *, members: bool = False) -> set[str]:
     return names
 
 
-FLOORS = table(__file__, "floors")
+LAYERS = table(__file__, "layers")
 
 
 @cache
@@ -65,24 +65,24 @@ def imported(root: Path, package: str) -> dict[str, set[str]]:
     return found
 
 
-def upward(root: Path, package: str, floors: str) -> set[str]:
-    """Imports of a package that do not point down, and modules that lie in no room."""
-    floor = {room: n for n, line in enumerate(floors.strip().splitlines()) for room in line.split()}
+def upward(root: Path, package: str, layers: str) -> set[str]:
+    """Imports of a package that do not point down, and modules without a layer."""
+    layer = {part: n for n, line in enumerate(layers.strip().splitlines()) for part in line.split()}
 
-    def room_of(module: str) -> str:
-        while module and module not in floor:
+    def package_of(module: str) -> str:
+        while module and module not in layer:
             module = module.rpartition("/")[0]
         return module
 
     wrong = set()
     for module, names in imported(root, package).items():
-        room = room_of(module)
-        if not room:
-            wrong |= set() if module.endswith("__init__") else {f"{package}/{module} lies in no room"}
+        part = package_of(module)
+        if not part:
+            wrong |= set() if module.endswith("__init__") else {f"{package}/{module} has no layer"}
             continue
         for name in names:
-            other = room_of(name)
-            if other and other != room and floor[other] >= floor[room]:
+            other = package_of(name)
+            if other and other != part and layer[other] >= layer[part]:
                 wrong.add(f"{package}/{module} imports {package}/{name}")
     return wrong
 
@@ -104,7 +104,7 @@ def test_imports_only_point_down(package):
                 assert name.split(".")[1] in ALLOWED[package], f"{path.relative_to(ROOT)} imports {name}"
             if package != "agents":
                 assert name.split(".")[0] not in HEAVY, f"{path.relative_to(ROOT)} imports {name}"
-    assert not upward(ROOT, package, FLOORS[package])
+    assert not upward(ROOT, package, LAYERS[package])
     assert not circle(imported(ROOT, package))
 
 
@@ -112,14 +112,14 @@ def test_the_rules_above_see_every_kind_of_import_and_every_circle(tmp_path):
     source = tmp_path / "m.py"
     source.write_text("import torch\ndef f():\n    from turntree.agents.loop.rollout import rollout\n")
     assert imports(source) == {"torch", "turntree.agents.loop.rollout"}
-    for folder in ("house/low", "house/high"):
+    for folder in ("tree/low", "tree/high"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "house/low/stone.py").write_text("def f():\n    from turntree.house.high import roof\n")
-    (tmp_path / "house/high/roof.py").write_text("import turntree.house.low.stone\n")
-    (tmp_path / "house/garden.py").write_text("")
-    said = {"house/garden lies in no room", "house/low/stone imports house/high/roof"}
-    assert upward(tmp_path, "house", "low\nhigh") == said
-    assert {*circle(imported(tmp_path, "house"))} == {"high/roof", "low/stone"}
+    (tmp_path / "tree/low/stone.py").write_text("def f():\n    from turntree.tree.high import roof\n")
+    (tmp_path / "tree/high/roof.py").write_text("import turntree.tree.low.stone\n")
+    (tmp_path / "tree/garden.py").write_text("")
+    said = {"tree/garden has no layer", "tree/low/stone imports tree/high/roof"}
+    assert upward(tmp_path, "tree", "low\nhigh") == said
+    assert {*circle(imported(tmp_path, "tree"))} == {"high/roof", "low/stone"}
 
 
 def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
@@ -127,7 +127,7 @@ def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
         for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
             modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
             assert len(modules) <= 15, (
-                f"{folder.relative_to(ROOT)} has {len(modules)} modules; give some a room of their own"
+                f"{folder.relative_to(ROOT)} has {len(modules)} modules; move some into a subpackage"
             )
             assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder}: what lives there?"
 

@@ -152,7 +152,7 @@ def _flash_extras() -> list[str]:
 
 def _flash_attention(pinned: Finding) -> Iterator[Finding]:
     # verl needs it for use_remove_padding; without it a training uses PyTorch's attention.
-    from turntree.agents.verl.config.attention import flash_attention_error
+    from turntree.agents.verl.config.trainer_config import flash_attention_error
 
     if pinned.health is Health.OK and (error := flash_attention_error()):
         what, fix = (

@@ -173,6 +173,7 @@ class EpisodeWriter:
         append_lines(self._file, ({**labels, "episode": episode_to_dict(episode)} for labels, episode in records))
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -183,6 +184,8 @@ class EpisodeWriter:
 
 
 class Record(NamedTuple):
+    """One line of a file of episodes."""
+
     labels: dict[str, Any]
     episode: Episode
 

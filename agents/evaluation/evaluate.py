@@ -30,6 +30,8 @@ _Z95 = 1.959964  #: two-sided 95 % quantile of the standard normal distribution
 
 
 class Sampled(NamedTuple):
+    """Identify one episode of an evaluation."""
+
     task: int
     sample: int  #: from 0
     episode: Episode
@@ -160,6 +162,8 @@ def solved(episode: Episode) -> bool:
 
 
 class Estimate(NamedTuple):
+    """A mean with its confidence interval."""
+
     value: float  #: NaN without tasks
     low: float  #: lower end of the 95 % interval
     high: float

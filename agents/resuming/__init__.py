@@ -1,4 +1,4 @@
-"""Turns and episodes that an update of the weights overtakes: verified again by the new policy with their own noise, or kept.
+"""Turns and episodes that a weight update interrupts: re-verified by the new policy, or kept.
 
-Not here: verl's trainers and workers (``verl.playing``), turns of earlier epochs (``reuse``).
+Not here: verl's trainers and workers (``verl.playing``), reuse of earlier epochs' turns (``turn_drafts``).
 """

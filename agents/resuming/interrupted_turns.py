@@ -1,51 +1,90 @@
-"""Turns that an update of the weights interrupts, requested again until they are whole.
+"""Request turns that a weight update interrupts again until they are complete.
 
-An aborted turn comes back with the tokens that it has. They are the draft of the same
-request: the new policy draws a token at each of their positions with the turn's own
-noise, keeps them up to the first that it would not have drawn, and goes on from there.
-Since a token is a function of the distribution and of (seed, position), the finished turn
-is the one that the new policy alone samples with that seed, whenever the update came.
+An aborted turn returns its tokens so far, which become the draft of the repeated request: the new policy draws each
+position with the turn's own noise, keeps the tokens up to the first difference and samples on. A token is a function
+of the distribution and of (seed, position), so the finished turn is the one that the new policy alone samples.
 
-Invariant: but for ``keep``, all tokens of a turn are of one version of the weights, and
-noise that the policy was trained on is never labelled exact (``trained``).
+Invariant: except with ``keep``, one weights version samples all tokens of a turn, and noise that the policy was
+trained on is never labelled exact (``trained``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest, derive_seed
 from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.splice import join
-from turntree.agents.resuming.lost_turns import LostTurns
+from turntree.agents.errors import EngineLost
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.level import Level
 from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
-Seeds = Collection[int] | SeenSeeds
-"""Seeds that the policy was trained on."""
+logger = logging.getLogger(__name__)
 
-_AGAIN_SECONDS = 0.05
-"""Time after which an aborted turn is requested again; its server holds it until it has the new weights."""
+Seeds = Collection[int] | SeenSeeds  #: seeds that the policy was trained on
+ATTEMPTS = 2  #: a request that kills its engine must not kill every other engine, too
+_AGAIN_SECONDS = 0.05  #: before a repeated request; the server then holds it until it has the new weights
+
+
+@dataclass(slots=True, kw_only=True)
+class ResumeCounts:
+    """Counters of turns and episodes that weight updates interrupted."""
+
+    interruptions: int = 0  #: turns aborted by a weight update
+    reverified_turns: int = 0  #: turns re-verified by a newer policy
+    offered: int = 0  #: tokens of the re-verified turns
+    kept: int = 0  #: offered tokens that the newer policy draws with the same noise
+    dropped: int = 0  #: tokens after the first changed one, and those of the episode's later turns
+    passes_saved: int = 0  #: forward passes saved against plain decoding of the same tokens
+    reverify_seconds: float = 0.0  #: time spent in re-verification requests
+    rewinds: int = 0  #: times that an episode resumed from a turn before its last
+    lost_turns: int = 0  #: turns requested again because the engine process died
+    stale_episodes: int = 0  #: episodes with an earlier policy's turns, since their environment cannot be restored
+
+    def add(self, other: ResumeCounts) -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+class RetryingEngine:
+    """An ``Engine`` that requests a turn once more if the engine process dies.
+
+    Weights, prompt and seed decide a turn, so nothing is lost with the process: the router picks another engine or
+    waits for the same one to restart.
+    """
+
+    def __init__(self, engine: Engine, counts: ResumeCounts) -> None:
+        self._engine = engine
+        self._counts = counts
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._engine.generate(request)
+            except EngineLost as error:
+                self._counts.lost_turns += 1
+                # Not a warning: the loss of the replica is one already, once for all of its turns.
+                logger.info("requesting a turn again: %s", error)
+        return await self._engine.generate(request)
 
 
 async def pause() -> None:
-    """What an aborted turn waits for by itself; the gate of its server is the rest."""
+    """Wait before an aborted turn is requested again."""
     await asyncio.sleep(_AGAIN_SECONDS)
 
 
 class InterruptedTurns:
-    """An ``Engine`` whose turns are never aborted; see the module's docstring.
+    """An ``Engine`` whose turns are never aborted.
 
     Args:
-        engine: Samples the turns; its noise is a function of the seed.
-        on_resume: ``keep`` believes an interrupted turn's tokens, all else judges them.
-        counts: Where interruptions are counted.
+        engine: Samples the turns; its noise must be a function of the seed.
+        on_resume: ``keep`` trusts an interrupted turn's tokens; the other values re-verify them.
         trained: Seeds of noise that the policy was trained on.
         wait: Awaited after each abort.
     """
@@ -59,22 +98,21 @@ class InterruptedTurns:
         trained: Seeds = (),
         wait: Callable[[], Awaitable[None]] = pause,
     ) -> None:
-        self._engine = LostTurns(engine, counts)
+        self._engine = RetryingEngine(engine, counts)
         self._keeps = on_resume is OnResume.KEEP
         self._counts = counts
         self._trained = trained
         self._wait = wait
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn to its end, whatever interrupts it."""
         turn = await self._engine.generate(request)
         while turn.finish_reason is FinishReason.ABORT:
             self._counts.interruptions += 1
             await self._wait()
-            turn = await (self._go_on if self._keeps else self._judge)(request, turn)
+            turn = await (self._continue if self._keeps else self._reverify)(request, turn)
         return turn
 
-    async def _judge(self, request: TurnRequest, before: Completion) -> Completion:
+    async def _reverify(self, request: TurnRequest, before: Completion) -> Completion:
         if request.sampling.seed is None or not before.token_ids:
             return await self._engine.generate(request)
         turn = await reverify(self._engine, request, before.token_ids, self._counts, trained=self._trained)
@@ -82,12 +120,13 @@ class InterruptedTurns:
             return turn
         return replace(turn, token_ids=longer(before.token_ids, turn.token_ids))
 
-    async def _go_on(self, request: TurnRequest, before: Completion) -> Completion:
-        """verl's way: sampled on behind tokens of other weights, with noise of its own."""
+    async def _continue(self, request: TurnRequest, before: Completion) -> Completion:
+        # As verl does: sample on after tokens of other weights.
         sampling, count = request.sampling, len(before.token_ids)
         if not count:
             return await self._engine.generate(request)
         prompt = (*request.prompt_ids, *before.token_ids)
+        # The rest is a new request, whose positions start at 0: the turn's own seed would repeat its first noise.
         seed = None if sampling.seed is None else derive_seed(sampling.seed, count)
         rest = replace(sampling, seed=seed, max_tokens=sampling.max_tokens - count)
         if rest.max_tokens < 1:
@@ -100,25 +139,18 @@ class InterruptedTurns:
 
 
 async def reverify(
-    engine: Engine,
-    request: TurnRequest,
-    tokens: Sequence[int],
-    counts: ResumeCounts,
-    *,
-    trained: Seeds = (),
+    engine: Engine, request: TurnRequest, tokens: Sequence[int], counts: ResumeCounts, *, trained: Seeds = ()
 ) -> Completion:
-    """The turn that the engine's policy samples with the request's seed, ``tokens`` being the draft.
+    """Return the turn that the engine's policy samples with the request's seed, drafting ``tokens``.
 
     Args:
-        engine: Samples the turn.
-        request: The turn as it was first requested.
-        tokens: What another policy sampled for it, or the beginning, shape (tokens,).
-        counts: Where it is counted, unless it is aborted.
+        tokens: What another policy sampled for the turn, or the turn's beginning, shape (tokens,).
+        counts: Updated unless the turn is aborted.
         trained: Seeds of noise that the policy was trained on: such a turn is level C.
     """
-    begun = time.perf_counter()
+    started = time.perf_counter()
     turn = await engine.generate(replace(request, draft=tokens))
-    counts.reverify_seconds += time.perf_counter() - begun
+    counts.reverify_seconds += time.perf_counter() - started
     if turn.finish_reason is FinishReason.ABORT:
         return turn
     kept = shared(tokens, turn.token_ids)
@@ -129,12 +161,12 @@ async def reverify(
     counts.passes_saved += max(0, len(turn.token_ids) - turn.draft.verify_steps)
     seed = request.sampling.seed
     level = Level.C if seed is not None and seed in trained else Level.B
-    # The store of drafts has seen tokens of this noise.
+    # ``untested``: the draft store has seen tokens of this noise, so the drafts' acceptance proves nothing.
     return replace(turn, levels=str(level) * len(turn.token_ids), draft=turn.draft.untested())
 
 
 def longer(turn_draft: Sequence[int], reverified: Sequence[int]) -> tuple[int, ...]:
-    """The draft after a judgement that was itself interrupted: what was verified again, and what it had not come to.
+    """Return the draft after an interrupted re-verification: the verified tokens, then the unverified rest.
 
     >>> longer((1, 2, 3), (1,)), longer((1, 2, 3), (1, 4))
     ((1, 2, 3), (1, 4))
@@ -144,12 +176,12 @@ def longer(turn_draft: Sequence[int], reverified: Sequence[int]) -> tuple[int, .
 
 
 def joined(before: Completion, after: Completion) -> Completion:
-    """One turn of two policies: ``after`` goes on behind ``before``. Each token keeps its version."""
+    """Join the halves of a turn that two policies sampled; each token keeps its weights version."""
     if before.behaviour_logprobs or after.behaviour_logprobs:
         before, after = (replace(of, behaviour_logprobs=of.behaviour_logprobs or of.logprobs) for of in (before, after))
     return replace(join(before, after), versions=versions_of(before) + versions_of(after))
 
 
 def versions_of(turn: Completion) -> tuple[int, ...]:
-    """Version of the weights that sampled each token, shape (tokens,)."""
+    """Return the weights version that sampled each token, shape (tokens,)."""
     return turn.versions or (turn.weights_version,) * len(turn.token_ids)

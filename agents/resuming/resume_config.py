@@ -1,4 +1,4 @@
-"""Configuration of asynchronous training. Imports the standard library only."""
+"""Configuration of asynchronous training. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from enum import StrEnum
 
 
 class OnResume(StrEnum):
-    """What becomes of sampled tokens when the weights change under them."""
+    """What happens to tokens sampled before a weight update."""
 
     KEEP = "keep"
-    """An interrupted turn goes on behind its tokens, as verl has it: a turn of several policies."""
+    """As in verl, the turn continues after its tokens: several policies sample one turn."""
     TURN = "turn"
-    """An interrupted turn is verified again by the new policy: a turn of one policy, in an episode of several."""
+    """The new policy re-verifies an interrupted turn: one policy a turn, several an episode."""
     EPISODE = "episode"
-    """So is every turn of an episode that is not trained on yet, a finished one too: a row of the present policy."""
+    """The new policy re-verifies every turn of an untrained episode, even of a finished one: one policy a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeConfig:
-    """Section ``turntree.asynchronous`` of a training configuration; a synchronous training does not read it."""
+    """Section ``turntree.asynchronous`` of a training configuration; synchronous trainings ignore it."""
 
     on_resume: OnResume = OnResume.EPISODE
-    """What becomes of sampled tokens when the weights change: keep, turn or episode."""
+    """What happens to tokens sampled before a weight update: keep, turn or episode."""
     in_order: bool = True
-    """With ``episode``: whether a step is trained on what was submitted first, and waits for the longest of it; else on
-    what has ended and been verified again first, as verl has it."""
+    """With ``episode``: train on episodes in submission order, waiting for the longest; else as they finish."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on_resume", OnResume(self.on_resume))

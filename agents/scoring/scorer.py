@@ -33,7 +33,7 @@ from turntree.rewards import (
     reward,
     score_batch,
 )
-from turntree.rewards.score import say_missing_question
+from turntree.rewards.score import warn_missing_question
 
 ANSWER = "answer"  #: compares the last turn's answer with the gold answer
 ENVIRONMENT = "environment"  #: the environment's own reward
@@ -128,7 +128,7 @@ class Scorer:
 
     def _compared(self, samples: Sequence[Sample]) -> dict[str, Any]:
         for source in dict.fromkeys(sample.data_source for sample in samples if self.unasked(sample)):
-            say_missing_question(self.answer_format_of(source), "question")
+            warn_missing_question(self.answer_format_of(source), "question")
         return {
             "predictions": [sample.answer_text for sample in samples],
             "golds": [sample.gold for sample in samples],

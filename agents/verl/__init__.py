@@ -1,4 +1,4 @@
-"""The integration with verl: the plugin, patches of verl's defects, the CPU as a platform, and ``launch``.
+"""The verl integration: the plugin, patches for verl's defects, the CPU platform and ``launch``.
 
-Not here: what is in the sub-packages ``config``, ``records``, ``episodes``, ``playing``, ``serving``, ``run``.
+Not here: configuration, records, episodes, playing, serving and run, which are sub-packages.
 """

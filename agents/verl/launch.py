@@ -1,11 +1,10 @@
-"""``turntree train``: an unmodified ``verl.trainer.main_ppo`` in a process of its own.
+"""``turntree train``: run an unmodified ``verl.trainer.main_ppo`` in its own process.
 
-verl is imported there while the configuration, passed to Hydra as it is, and the rows of the environment are
-written to the run's folder here. On the CPU Ray's workers are forks of a process that has imported what they need
-(``prefork``). Ray's files are in a short temporary folder that is removed afterwards.
+That process imports verl while this one writes the task rows and the Hydra configuration to the run folder. On the
+CPU, Ray's workers are forks of a process that has already imported what they need (``prefork``).
 
-One training writes to a folder at a time: it holds the folder's lock until the last of its processes has ended. They
-end when this one does, also by ``kill -9`` (``guard``).
+Only one training writes to a folder at a time: it holds the folder's lock until its last process has ended. The
+processes end when this one does, even after ``kill -9`` (``guard``).
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_checks import first_failure
 from turntree.agents.verl.records.step_reports import StepReport
 from turntree.agents.verl.run import prefork
-from turntree.agents.verl.run.full_disk import full_disk
+from turntree.agents.verl.run.failure_causes import full_disk, kernel_kills, memory_kill
 from turntree.agents.verl.run.guard import Guard
-from turntree.agents.verl.run.memory_kills import kernel_kills, memory_kill
 from turntree.agents.verl.run.progress import Progress
 from turntree.agents.verl.run.resume import Checkpoints, join_metrics, keep_records, resumed_step
 from turntree.agents.verl.run.variables import INIT, environment, fit_cluster, hub_variables, joins_cluster
@@ -50,19 +48,15 @@ logger = logging.getLogger(__name__)
 
 _EXECUTABLE = f"{INIT}.runtime_env.py_executable"
 _POLL_SECONDS = 0.2
-_GRACE_SECONDS = 8.0
-"""For verl to shut Ray down and to close its loggers, before they are killed."""
-_ENDED_SECONDS = 30.0
-"""For the processes of a training whose launcher has been killed to end: their guard takes a fraction of a second."""
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a training as Ctrl-C does; SIGHUP is what a closed terminal sends."""
+_GRACE_SECONDS = 8.0  #: for verl to shut Ray down and close its loggers before it is killed
+_ENDED_SECONDS = 30.0  #: for a killed launcher's processes to end; their guard needs a fraction of a second
+_ENDING = (signal.SIGTERM, signal.SIGHUP)  #: signals that end a training as Ctrl-C does; a closed terminal sends SIGHUP
 _LOG_TAIL = 30
-_LEARNT_NOTHING = 1
-"""Exit status of a run whose episodes all failed."""
-SAVING = "with trainer.save_freq=10 trainer.resume_mode=auto it goes on from the last of every tenth step"
-"""How a training goes on after it was stopped."""
+_LEARNT_NOTHING = 1  #: exit status of a run whose episodes all failed
+#: how a stopped training can continue
+SAVING = "with trainer.save_freq=10 trainer.resume_mode=auto it resumes from the last tenth step"
+#: Ray's message if its processes are not up after 30 seconds, a limit without a setting
 _RAY_WAS_SLOW = "The current node timed out during startup"
-"""Ray's message when its processes are not up after 30 seconds, a limit without a setting."""
 
 
 def train(
@@ -73,24 +67,24 @@ def train(
     on_phase: Callable[[Phase], None] = lambda phase: None,
     advice: str = SAVING,
 ) -> int:
-    """Train, and wait for the end.
+    """Train with verl and wait for the end.
 
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
         overrides: ``key=value``, see ``compose``.
-        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; with what goes
-            on after half a minute without news; and at a good end.
-        advice: How a run that is stopped before its first checkpoint goes on, in keys that the command takes.
+        on_phase: Called when a phase begins, until the first step has ended; while verl is being stopped; after half a
+            minute without news; and at a successful end.
+        advice: How to continue a run that is stopped before its first checkpoint, in keys that the command takes.
 
     Returns:
-        Exit status of verl: 0 if it trained to the end. 1 if it was ended because every episode of two consecutive
-        steps failed or the policy had no turn in them, or of all its steps.
+        verl's exit status: 0 if it trained to the end. 1 if all episodes of two consecutive steps (or of the whole run)
+        failed or had no turn.
 
     Raises:
         ConfigError: If the configuration is wrong.
         UsageError: If another training writes to the folder.
         MissingExtra: If verl is not installed.
-        KeyboardInterrupt: After Ctrl-C, once verl and Ray are stopped; how the run goes on is logged.
+        KeyboardInterrupt: After Ctrl-C, once verl and Ray have stopped; the log shows how to continue the run.
         SystemExit: After SIGTERM or SIGHUP, likewise.
     """
     composition = compose(config, overrides)
@@ -120,23 +114,17 @@ def _train(
     checkpoints = Checkpoints(composition.verl.trainer, folder, advice)
     tools = partial(_tools, composition.settings)
     progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase, tools)
-    lost = progress.lost
     kills = kernel_kills()
     try:
-        with _ending_on_signals():
-            status = _run(composition, folder, lock, progress)
-            if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
-                progress.tell("Ray did not start within its 30 seconds; the machine is busy: trying once more")
-                progress.restart()
-                status = _run(composition, folder, lock, progress)
+        status = _run_again_if_ray_was_slow(composition, folder, lock, progress)
     except (KeyboardInterrupt, SystemExit):
         logger.error("stopped %s; %s", progress, checkpoints)
         raise
     finally:
-        with suppress(OSError):  # of a full disk: they are joined at the next start
+        with suppress(OSError):  # a full disk: the next start joins them
             join_metrics(folder)
-    if lost.ends_the_run or lost.learnt_nothing:
-        logger.error("the training was stopped: %s", lost)
+    if progress.lost.ends_the_run or progress.lost.learnt_nothing:
+        logger.error("the training was stopped: %s", progress.lost)
         return status or _LEARNT_NOTHING
     if status == 0:
         progress.tell(f"done; the episodes: turntree view {folder.root}")
@@ -147,26 +135,35 @@ def _train(
         logger.error("%s; %s", full, checkpoints)
         return status
     killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
-    _say_why(status, killed or logged_error(log), folder, log)
+    _log_cause(status, killed or logged_error(log), folder, log)
     if killed is None and (first := first_failure(folder, progress.step + 1)):
-        logger.error("before that, %s", first)  # what followed is seldom the cause
+        logger.error("before that, %s", first)  # the last error is seldom the cause
+    return status
+
+
+def _run_again_if_ray_was_slow(composition: Composition, folder: RunFolder, lock: int, progress: Progress) -> int:
+    with _ending_on_signals():
+        status = _run(composition, folder, lock, progress)
+        if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
+            progress.tell("Ray did not start within its 30 seconds; the machine is busy: trying once more")
+            progress.restart()
+            status = _run(composition, folder, lock, progress)
     return status
 
 
 def _tools(settings: TrainSettings) -> list[str]:
-    """Names of the environment's tools; none if it cannot be made now, which must not end a training."""
+    # Only for warnings, so an environment that cannot be created now must not end the training.
     try:
         with closing(make_env(settings.env, settings.env_kwargs)) as env:
             return [tool.name for tool in env.offered_tools]
     except Exception:
-        logger.warning("the environment's tools are not known", exc_info=True)
+        logger.warning("the environment could not be created to list its tools", exc_info=True)
         return []
 
 
-def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:
-    """Name the error that verl ended with, or show the end of its output if none is known."""
-    if why is not None:
-        logger.error("%s; all output of verl is in %s", why, folder.log)
+def _log_cause(status: int, cause: str | None, folder: RunFolder, log: str) -> None:
+    if cause is not None:
+        logger.error("%s; all output of verl is in %s", cause, folder.log)
         return
     tail = "\n".join(log.splitlines()[-_LOG_TAIL:])
     logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
@@ -175,21 +172,13 @@ def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:
 def prepare(
     composition: Composition, folder: RunFolder, ray_dir: Path, tell: Callable[[str], None] = logger.info
 ) -> None:
-    """Write the rows and the final configuration of a run.
-
-    Args:
-        ray_dir: Folder for Ray's files, if it is started for this run.
-        tell: Called with a line if the environment has fewer tasks than a training takes by default.
-
-    Raises:
-        ConfigError: As ``draw_tasks``.
-    """
+    """Write the task rows and the final configuration of a run; ``ray_dir`` is for Ray's files."""
     config = composition.verl
     draw_tasks(composition, folder, tell)
     complete(composition, folder)
     if joins_cluster(config):
         fit_cluster(config, _environment(composition, folder))
-    else:  # a running cluster has its own folder
+    else:  # a running cluster has a folder already
         OmegaConf.update(config, f"{INIT}._temp_dir", str(ray_dir), force_add=True)
     socket = fork_socket(composition, ray_dir)
     if socket is not None:
@@ -198,9 +187,9 @@ def prepare(
 
 
 def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
-    """Socket of the server whose forks are Ray's workers; ``None`` if each worker starts its own interpreter.
+    """Return the fork server's socket; ``None`` if each Ray worker starts its own interpreter.
 
-    Forks cannot inherit an accelerator, and on a running cluster workers start on other machines.
+    Forks cannot inherit an accelerator, and a cluster's workers start on other machines.
     """
     config = composition.verl
     if not composition.settings.fork_workers or config.trainer.device != "cpu" or not hasattr(os, "fork"):
@@ -211,7 +200,6 @@ def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
 
 
 def command(folder: RunFolder, socket: Path | None) -> list[str]:
-    """The command line of a run."""
     arguments = [
         f"--config-path={folder.root}",
         f"--config-name={folder.config.stem}",
@@ -226,7 +214,7 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
 def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progress) -> int:
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
-    with folder.log.open("wb") as log, Guard(ray_dir, holding=lock) as guard:
+    with folder.log.open("wb") as log, Guard(ray_dir, inherited=lock) as guard:
         process = subprocess.Popen(
             command(folder, fork_socket(composition, ray_dir)),
             cwd=folder.root,
@@ -240,7 +228,7 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
             guard.watch(process.pid)
             progress.tell("writing the tasks, importing verl")
             prepare(composition, folder, ray_dir, progress.tell)
-            _let_go(process)
+            _release(process)
             while True:
                 try:
                     status = process.wait(_POLL_SECONDS)
@@ -254,7 +242,7 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
             return status
         except BaseException:
             if process.poll() is None:
-                with suppress(OSError):  # of a terminal that is closed
+                with suppress(OSError):  # a closed terminal
                     progress.tell("stopping verl and Ray")
             _stop(process)
             raise
@@ -263,18 +251,18 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
 def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
     settings, config = composition.settings, composition.verl
     names = (settings.env, *settings.rewards, *_programs(settings.env_kwargs))
-    found = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
-    return hub_variables(config.actor_rollout_ref.model.path) | found
+    variables = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
+    return hub_variables(config.actor_rollout_ref.model.path) | variables
 
 
 def _programs(env_kwargs: Mapping[str, Any]) -> list[str]:
-    """Programs, and environments that they have the tasks of, among an environment's settings: ``MODULE:NAME``."""
+    # Settings of an environment that name ``MODULE:NAME``: programs, their tasks' environments, rewards.
     named = [env_kwargs.get("program"), env_kwargs.get("env"), *(env_kwargs.get("rewards") or ())]
     return [name for name in named if isinstance(name, str) and ":" in name]
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
-    """Send the line that ``prefork`` waits for; a process that has ended already has its error in the log."""
+def _release(process: subprocess.Popen[bytes]) -> None:
+    # ``prefork`` waits for a line. If the process has already ended, the log has its error.
     assert process.stdin is not None, "started with a pipe"
     with suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(b"\n")
@@ -282,13 +270,13 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    """Let these signals unwind the stack as Ctrl-C does, so that verl and Ray are stopped by all of them."""
-    if threading.current_thread() is not threading.main_thread():
+    # The signals unwind the stack as Ctrl-C does, so that each of them stops verl and Ray.
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
     for number in _ENDING:
-        if before[number] is not signal.SIG_IGN:  # of nohup
+        if before[number] is not signal.SIG_IGN:  # set by nohup
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -298,10 +286,7 @@ def _ending_on_signals() -> Iterator[None]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt verl, whose driver then shuts Ray down, and wait; who does not want to wait interrupts again.
-
-    What is left is ended by the guard.
-    """
+    # verl's driver shuts Ray down; a second Ctrl-C ends the wait. The guard kills whatever is left.
     with suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGINT)
         process.wait(_GRACE_SECONDS)

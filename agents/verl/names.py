@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-ROLLOUT_NAME = "turntree"
-"""Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
+ROLLOUT_NAME = "turntree"  #: value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine
+#: engines whose servers play turntree's turns and add their state to checkpoints
 ENGINES = (ROLLOUT_NAME, "vllm", "sglang")
-"""Values of it whose servers play turntree's turns, and have a part in checkpoints."""
+#: settings of ``rollout`` whose product is the number of devices of a replica; unset ones count as 1
 REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-"""Settings of ``actor_rollout_ref.rollout`` whose product is the number of devices of a replica; unset ones are 1."""
 
 
 def replica_count(config: Any) -> int:
-    """Rollout replicas of a training with verl's whole configuration ``config``."""
+    """Return the number of rollout replicas of a training, from verl's whole configuration."""
     rollout = config.actor_rollout_ref.rollout
     beside = config.actor_rollout_ref.get("hybrid_engine", True)  # else they have devices of their own
     where = config.trainer if beside else rollout
@@ -23,14 +22,10 @@ def replica_count(config: Any) -> int:
 
 
 def server_name(replica_rank: int, suffix: str = "", *, backend: str = ROLLOUT_NAME) -> str:
-    """Name of the Ray actor that serves a replica; of the first node's where verl starts one a node.
+    """Return the name of a replica's Ray actor, of the first node if verl starts one per node.
 
-    Args:
-        backend: ``rollout.name``.
-
-    Example:
-        >>> server_name(1), server_name(1, backend="vllm")
-        ('turntree_server_1', 'vllm_server_1_0')
+    >>> server_name(1), server_name(1, backend="vllm")
+    ('turntree_server_1', 'vllm_server_1_0')
     """
     node = "" if backend == ROLLOUT_NAME else "_0"
     return f"{backend}_server_{replica_rank}{node}{suffix}"

@@ -1,10 +1,8 @@
-"""Every change that turntree makes to verl's own code, each for one upstream defect.
+"""Every change that turntree makes to verl's own code, one function per upstream defect.
 
-Those of ``apply_cpu_patches`` are applied by the plugin, only on the CPU platform, and
-refuse versions that they were not checked against, so that an upgrade is a decision.
-Those of ``apply_step_patches`` are applied in every trainer, by its sampler: they act
-only where verl would raise, whatever its version. ``tests/agents/verl/test_patches.py``
-fails as soon as upstream no longer has a defect. Nothing else in turntree assigns to a
+The plugin applies ``apply_cpu_patches`` on the CPU platform only, and refuses versions of verl that the patches were
+not checked against. Every trainer's sampler applies ``apply_step_patches``, which act only where verl would raise.
+``tests/agents/verl/test_patches.py`` fails as soon as upstream fixes a defect. Nothing else in turntree assigns to a
 verl module.
 """
 
@@ -13,21 +11,20 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from turntree.envs.errors import pip_install
 
-VERSIONS = ("0.9.1",)
-"""Versions of verl that the patches were checked against."""
+VERSIONS = ("0.9.1",)  #: versions of verl that the patches were checked against
+_LOGITS = 1 << 23  #: logits of a chunk; 32 MB in float32
 
 
 def apply_cpu_patches() -> None:
-    """Apply every patch that training on the CPU needs.
-
-    Raises:
-        RuntimeError: If the installed verl is not one of ``VERSIONS``.
-    """
+    """Apply the patches that training on the CPU needs; refuse an unchecked version of verl."""
     installed = importlib.metadata.version("verl")
     if installed not in VERSIONS:
         raise RuntimeError(
@@ -41,7 +38,7 @@ def apply_cpu_patches() -> None:
 
 
 def apply_step_patches() -> None:
-    """Apply every patch that lets a trainer go on after a step whose episodes were all lost, or all but one."""
+    """Apply the patches that let a trainer continue after a step with at most one usable episode."""
     take_no_variance_of_single_tokens()
     correct_no_step_without_tokens()
 
@@ -49,56 +46,39 @@ def apply_step_patches() -> None:
 def name_one_process_group_backend() -> None:
     """Default the process group's backend to ``cpu:gloo``.
 
-    verl 0.9.1 builds ``cpu:gloo,{device}:{backend}``, which on the CPU names the
-    device twice, and ``torch.distributed`` refuses that.
+    verl 0.9.1 builds ``cpu:gloo,{device}:{backend}``, which names the CPU twice; ``torch.distributed`` refuses that.
     """
     import verl.utils.distributed as distributed
 
-    original = distributed.initialize_global_process_group_ray
-    if _is_ours(original):
-        return
-
-    @_ours
-    @functools.wraps(original)
-    def initialize(timeout_second: int | None = None, backend: str | None = None) -> None:
+    def initialize(original: Any, timeout_second: int | None = None, backend: str | None = None) -> None:
         original(timeout_second, backend or "cpu:gloo")
 
-    distributed.initialize_global_process_group_ray = initialize
+    _replace(distributed, "initialize_global_process_group_ray", initialize)
 
 
 def keep_reference_policy_unpinned() -> None:
     """Disable FSDP2's CPU offloading, which verl forces on the reference policy.
 
-    verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only
-    model; pinning memory needs an accelerator, and on the CPU the parameters are
-    already in the memory that they would be offloaded to.
+    verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only model. Pinning needs an accelerator,
+    and on the CPU the parameters are already in host memory.
     """
-    fsdp_utils: Any = importlib.import_module("verl.utils.fsdp_utils")
     from torch.distributed.fsdp import OffloadPolicy
 
-    if _is_ours(fsdp_utils.CPUOffloadPolicy):
-        return
-
-    @_ours
-    def no_offload(pin_memory: bool = True) -> OffloadPolicy:
+    def no_offload(original: Any, pin_memory: bool = True) -> OffloadPolicy:
         return OffloadPolicy()
 
-    fsdp_utils.CPUOffloadPolicy = no_offload
+    _replace(importlib.import_module("verl.utils.fsdp_utils"), "CPUOffloadPolicy", no_offload)
 
 
 def load_critic_without_flash_attention() -> None:
     """Load a critic with the attention that its configuration names, or PyTorch's.
 
-    verl 0.9.1 hard-codes ``attn_implementation="flash_attention_2"`` in
-    ``load_valuehead_model``, whatever ``critic.model.override_config`` says.
+    verl 0.9.1 hard-codes ``attn_implementation="flash_attention_2"`` in ``load_valuehead_model``, whatever
+    ``critic.model.override_config`` asks for.
     """
     import verl.utils.model as model
 
-    if _is_ours(model.load_valuehead_model):
-        return
-
-    @_ours
-    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+    def load(original: Any, local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
         from transformers import AutoModelForTokenClassification
 
         return AutoModelForTokenClassification.from_pretrained(
@@ -109,77 +89,97 @@ def load_critic_without_flash_attention() -> None:
             trust_remote_code=trust_remote_code,
         )
 
-    model.load_valuehead_model = load_valuehead_model
+    _replace(model, "load_valuehead_model", load)
 
 
 def compute_log_probabilities_at_once() -> None:
-    """Compute the log-probabilities of a batch in one operation, those of a large vocabulary by chunks.
+    """Compute the log-probabilities of a batch in one operation, in chunks for a large vocabulary.
 
-    Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first
-    axis "to reduce peak memory"; its FSDP engine passes it one row per token, so a step of a small policy spends
-    most of its time on thousands of tiny autograd nodes. verl's own vectorised fused kernel does not help: with
-    FSDP2 it refuses models whose embeddings are not tied.
+    Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first axis "to
+    reduce peak memory". Its FSDP engine passes one row per token, so a small policy spends most of a step on thousands
+    of tiny autograd nodes. verl's fused kernel does not help: with FSDP2 it refuses models with untied embeddings.
     """
     import verl.utils.torch_functional as torch_functional
 
-    if _is_ours(torch_functional.logprobs_from_logits_v2):
-        return
-
-    from turntree.agents.verl.log_probabilities import ChosenLogProbabilities
-
-    @_ours
-    def logprobs_from_logits_v2(logits: Any, labels: Any) -> Any:
+    def log_probabilities(original: Any, logits: Any, labels: Any) -> Any:
         return ChosenLogProbabilities.apply(logits, labels)
 
-    torch_functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
+    _replace(torch_functional, "logprobs_from_logits_v2", log_probabilities)
+
+
+class ChosenLogProbabilities(torch.autograd.Function):
+    """``apply(logits, labels)`` returns each label's float32 log-probability, in the labels' shape.
+
+    The gradient is the only tensor as large as the logits. Autograd alone allocates five: 400 MB each in float32 for a
+    vocabulary of 49,152 and 2,048 tokens.
+
+    The gradient with respect to the logits is the label's one-hot vector minus the softmax. Both are computed in chunks
+    of rows; a small policy needs one chunk.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        """Take logits of shape (..., vocabulary) and labels of shape (...)."""
+        rows, chosen = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1, 1)
+        totals = torch.cat([rows[part].float().logsumexp(-1) for part in _chunks(rows)])
+        ctx.save_for_backward(rows, chosen, totals)
+        ctx.shape = logits.shape
+        return (rows.gather(-1, chosen)[:, 0].float() - totals).view(labels.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        rows, chosen, totals = ctx.saved_tensors
+        weights = gradients[0].reshape(-1, 1).float()
+        gradient = torch.empty_like(rows)
+        for part in _chunks(rows):
+            softmax = (rows[part].float() - totals[part, None]).exp_().mul_(-weights[part])
+            gradient[part] = softmax.scatter_add_(-1, chosen[part], weights[part])
+        return gradient.view(ctx.shape), None
+
+
+def _chunks(rows: Tensor) -> Iterator[slice]:
+    size = max(1, _LOGITS // rows.shape[-1])
+    yield from (slice(at, at + size) for at in range(0, max(1, len(rows)), size))
 
 
 def take_no_variance_of_single_tokens() -> None:
-    """Compute the variance of one sampled token, or of none, as 0.
+    """Return 0 as the variance of fewer than two sampled tokens.
 
-    verl 0.9.1 raises in ``masked_var``, with which generalised advantages are whitened: a step in which every episode
-    is lost ends the training.
+    verl 0.9.1 raises in ``masked_var``, which whitens generalised advantages: a step that loses every episode would end
+    the training.
     """
     import verl.utils.torch_functional as torch_functional
 
-    original = torch_functional.masked_var
-    if _is_ours(original):
-        return
-
-    @_ours
-    @functools.wraps(original)
-    def masked_var(values: Any, mask: Any, unbiased: bool = True) -> Any:
+    def masked_var(original: Any, values: Any, mask: Any, unbiased: bool = True) -> Any:
         return original(values, mask, unbiased and bool(mask.sum() > 1))
 
-    torch_functional.masked_var = masked_var
+    _replace(torch_functional, "masked_var", masked_var)
 
 
 def correct_no_step_without_tokens() -> None:
-    """Leave a batch without one sampled token as it is, where the engine's log-probabilities are corrected for.
+    """Skip the correction for the engine's log-probabilities if a batch has no sampled token.
 
-    verl 0.9.1 raises there ("response_mask must contain at least one valid token"), also where no correction is
-    configured and only its metrics are computed.
+    verl 0.9.1 raises there ("response_mask must contain at least one valid token"), even if no correction is configured
+    and only its metrics are computed.
     """
-    trainer: Any = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
 
-    original = trainer.compute_rollout_correction_and_add_to_batch
-    if _is_ours(original):
-        return
-
-    @_ours
-    @functools.wraps(original)
-    def correct(batch: Any, *others: Any, **named: Any) -> Any:
+    def correct(original: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if not batch.batch["response_mask"].any():
             return batch, {}
-        return original(batch, *others, **named)
+        return original(batch, *args, **kwargs)
 
-    trainer.compute_rollout_correction_and_add_to_batch = correct
-
-
-def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
-    function.__turntree_patch__ = True  # type: ignore[attr-defined]
-    return function
+    trainer = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+    _replace(trainer, "compute_rollout_correction_and_add_to_batch", correct)
 
 
-def _is_ours(function: Any) -> bool:
-    return getattr(function, "__turntree_patch__", False)
+def _replace(module: Any, name: str, replacement: Callable[..., Any]) -> None:
+    original = getattr(module, name)
+    if getattr(original, "__turntree_patch__", False):  # verl may load the plugin twice in a process
+        return
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    patched.__turntree_patch__ = True  # type: ignore[attr-defined]
+    setattr(module, name, patched)

@@ -1,9 +1,7 @@
-"""verl on a machine without an accelerator: the CPU as a verl platform.
+"""The CPU as a verl platform, for machines without an accelerator.
 
-verl queries its platform for everything that depends on the device. This one
-answers for the CPU; Ray is made to pretend one GPU per worker (``num_gpus``), as
-verl's resource pools count nothing else. It does not make verl's GPU-only code
-run: changes to verl itself are in ``patches``.
+verl asks its platform for everything that depends on the device. Ray pretends one GPU per worker (``num_gpus``),
+because verl's resource pools count nothing else. Changes to verl's own code are in ``patches``.
 """
 
 from __future__ import annotations
@@ -18,143 +16,94 @@ import torch
 from verl.plugin.platform import PlatformBase
 
 
-class _CpuDeviceModule(types.ModuleType):
-    """The part of the ``torch.cuda`` namespace that verl calls; anything else comes from ``torch.cpu``."""
+def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
+    pass
 
+
+class _CpuDeviceModule(types.ModuleType):
+    # The functions of ``torch.cuda`` that verl calls; all other names come from ``torch.cpu``.
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
     def is_available(self) -> bool:
-        """False, which turns verl's device-memory reports into no-ops."""
-        return False
+        return False  # turns verl's reports of device memory into no-ops
 
     def current_device(self) -> torch.device:
-        """The CPU as a device, since the caller hands it to ``tensor.to``."""
-        return torch.device("cpu")
+        return torch.device("cpu")  # not an index: verl passes the result to ``tensor.to``
 
     def device_count(self) -> int:
-        """One."""
         return 1
 
-    def set_device(self, device: Any) -> None:
-        """Nothing to select."""
-
-    def synchronize(self, device: Any = None) -> None:
-        """Nothing runs behind the caller's back."""
-
-    def empty_cache(self) -> None:
-        """No caching allocator."""
-
-    def ipc_collect(self) -> None:
-        """No shared device memory."""
-
-    def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """No peak is kept."""
+    # One device, no asynchronous kernels, no caching allocator, no shared device memory.
+    set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = _nothing
 
     def memory_allocated(self, device: Any = None) -> int:
-        """Resident memory of this process, in bytes."""
+        """Return the resident memory of this process, bytes."""
         return int(psutil.Process().memory_info().rss)
 
     max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """Available and total memory of the machine, in bytes."""
+        """Return the machine's available and total memory, bytes."""
         memory = psutil.virtual_memory()
         return memory.available, memory.total
 
     def get_device_name(self, device: Any = None) -> str:
-        """The name verl prints."""
         return "cpu"
 
     def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
         torch.manual_seed(seed)
 
     manual_seed_all = manual_seed
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        """State of torch's generator."""
         return torch.get_rng_state()
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        """Restore torch's generator."""
         torch.set_rng_state(state)
 
 
 class PlatformCPU(PlatformBase):
     """The CPU, with gloo between processes."""
 
-    device_name = "cpu"
-    vendor_name = "cpu"
+    device_name = vendor_name = "cpu"
     device_module = _CpuDeviceModule("turntree_cpu_device")
+    # One device, no asynchronous kernels, no caching allocator, no device profiler, no CUDA runtime.
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
 
     def is_available(self) -> bool:
-        """Always."""
         return True
 
     def current_device(self) -> torch.device:  # type: ignore[override]
-        """A device, not an index: verl hands it to ``tensor.to``."""
-        return torch.device("cpu")
+        return torch.device("cpu")  # not an index: verl passes the result to ``tensor.to``
 
     def device_count(self) -> int:
-        """One."""
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        """Nothing to select."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing runs behind the caller's back."""
-
     def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed torch."""
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """No caching allocator."""
-
-    def empty_cache(self) -> None:
-        """No caching allocator."""
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        """No compute capability."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Gloo, the collective library that needs no accelerator."""
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray sets it for the pretended GPUs; it is not read here."""
-        return "CUDA_VISIBLE_DEVICES"
+        return "CUDA_VISIBLE_DEVICES"  # Ray sets it for the pretended GPUs; nothing reads it here
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """No profiler marks."""
         yield
 
-    def profiler_start(self) -> None:
-        """No device profiler."""
-
-    def profiler_stop(self) -> None:
-        """No device profiler."""
-
     def ray_resource_name(self) -> str:
-        """The resource that verl's pools count; Ray is started with pretended ones."""
-        return "GPU"
+        return "GPU"  # what verl's pools count; Ray is started with pretended GPUs
 
     def ray_noset_envvars(self) -> list[str]:
-        """No variable to protect."""
         return []
 
     def is_ipc_supported(self) -> bool:
-        """No device memory to share."""
         return False
-
-    def cudart(self) -> Any:
-        """No CUDA runtime."""
-        return None

@@ -1,10 +1,8 @@
 """The plugin that verl loads in every process (entry-point group ``verl.plugins``).
 
-Registers the rollout backend ``turntree``, adds the drafters' counters to verl's ``vllm`` and ``sglang``, and on a
-machine without an accelerator the CPU platform with its patches. With an accelerator the platform is unchanged.
-``TURNTREE_VERL_CPU`` overrides the choice: ``1`` trains on the CPU, ``0`` never touches the platform.
-
-verl swallows exceptions of a plugin, so they are logged here first.
+Registers the rollout backend ``turntree`` and turntree's replicas for verl's ``vllm`` and ``sglang``. On a machine
+without an accelerator it also selects the CPU platform and its patches. ``TURNTREE_VERL_CPU`` overrides the choice:
+``1`` trains on the CPU, ``0`` never touches the platform.
 """
 
 from __future__ import annotations
@@ -25,11 +23,7 @@ def register() -> None:
 
 
 def trains_on_cpu() -> bool:
-    """Whether the variable is 1 or, if it is not set, there is no accelerator.
-
-    Raises:
-        ValueError: If the variable has another value.
-    """
+    """Return ``TURNTREE_VERL_CPU`` if it is set, else whether there is no accelerator."""
     choice = os.environ.get("TURNTREE_VERL_CPU", "")
     if choice not in ("", "0", "1"):
         raise ValueError(f"TURNTREE_VERL_CPU must be 0, 1 or unset, got {choice!r}")
@@ -43,7 +37,6 @@ def trains_on_cpu() -> bool:
 
 
 def select_cpu_platform() -> None:
-    """Make verl use the CPU as its device."""
     from verl.plugin.platform import PlatformRegistry, set_platform
 
     from turntree.agents.verl.patches import apply_cpu_patches
@@ -52,8 +45,8 @@ def select_cpu_platform() -> None:
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)
         set_platform(PlatformCPU())
-    # verl's engines are registered only for CUDA and NPU; this switch of verl's takes the CUDA ones, which
-    # get their device from the platform.
+    # verl registers its engines only for CUDA and NPU. This switch selects the CUDA engines, which take their device
+    # from the platform.
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
     apply_cpu_patches()
 
@@ -85,14 +78,15 @@ def _load_vllm_replica() -> type:
 def _load_sglang_replica() -> type:
     from verl.workers.rollout.replica import _load_sglang
 
-    _load_sglang()  # verl prepares the process for the import of SGLang there
+    _load_sglang()  # verl prepares the process for importing SGLang there
     from turntree.agents.verl.serving.sglang_replica import DraftingSglangReplica
 
     return DraftingSglangReplica
 
 
+# verl swallows a plugin's exceptions, so they are logged here first.
 try:
     register()
 except Exception:
-    logger.exception("turntree's verl plugin could not be loaded; verl goes on without it")
+    logger.exception("turntree's verl plugin could not be loaded; verl continues without it")
     raise

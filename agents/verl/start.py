@@ -1,6 +1,6 @@
-"""What ``turntree train`` checks before it starts verl, and the same checks alone: ``--check``, ``doctor --config``.
+"""The checks of ``turntree train`` before verl starts, also available alone: ``--check``, ``doctor --config``.
 
-Not checked: what needs the GPUs or the other nodes, and what verl finds out while it runs.
+Not checked: what needs GPUs or other nodes, and what verl finds out while it runs.
 """
 
 from __future__ import annotations
@@ -34,32 +34,26 @@ from turntree.rewards import RewardError, UnknownAnswerFormat
 
 logger = logging.getLogger(__name__)
 
-Problem: TypeAlias = AgentError | EnvError | RewardError  # whose message is one line for the user
+Problem: TypeAlias = AgentError | EnvError | RewardError  # errors whose message is one line for the user
 _PROBLEMS = (AgentError, EnvError, RewardError)
 
 
 class Tasks(NamedTuple):
-    """Tasks of each split."""
-
     train: int
     val: int
 
 
 class Start(NamedTuple):
-    """A composed training, and whether it could be started now."""
+    """A composed training and whether it can start now."""
 
     composition: Composition
-    problems: tuple[Problem, ...]
-    """What ``train`` would refuse; it names the first."""
-    tasks: Tasks | None
-    """``None`` if they cannot be drawn."""
-    changed: tuple[str, ...]
-    """What differs from verl's own defaults, as ``key=value``."""
-    resumed: int
-    """Step after which the run goes on, 0 for a new one."""
+    problems: tuple[Problem, ...]  #: the errors that ``train`` would raise; it raises the first
+    tasks: Tasks | None  #: ``None`` if they cannot be drawn
+    changed: tuple[str, ...]  #: the differences from verl's defaults, as ``key=value``
+    resumed: int  #: step after which the run resumes, 0 for a new run
 
     def summary(self) -> Iterator[str]:
-        """The training in a few lines."""
+        """Describe the training in a few lines."""
         choice, settings, config = self.composition.choice, self.composition.settings, self.composition.verl
         options = [f"{group}={name}" for group, name in choice.options if group != "speculation"]
         yield f"options: {' '.join(options)} speculation=[{','.join(choice.speculation)}]"
@@ -80,32 +74,24 @@ class Start(NamedTuple):
             where += f" to train, {rollout.nnodes} x {rollout.n_gpus_per_node} for rollouts"
         cluster = " of a running Ray cluster" if joins_cluster(config) else ""
         yield f"devices: {'CPU' if config.trainer.device == 'cpu' else where}{cluster}"
-        goes_on = f", resumed after step {self.resumed}" if self.resumed else ""
-        yield f"run: {run_folder(self.composition).root}{goes_on}"
+        resumed = f", resumed after step {self.resumed}" if self.resumed else ""
+        yield f"run: {run_folder(self.composition).root}{resumed}"
 
     def yaml(self) -> str:
-        """The configuration that verl would be started with, without what a start adds for Ray's own processes."""
+        """Return the configuration that verl would get, without additions for Ray's processes."""
         complete(self.composition, run_folder(self.composition))
         return OmegaConf.to_yaml(self.composition.verl)
 
 
 def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
-    """Compose a training and make every check of its start. Nothing is started, and the run's folder is only read.
-
-    Args:
-        config: Name of a shipped configuration, path of a YAML file, or the first override, as for ``train``.
-        overrides: ``key=value``, as for ``train``.
-
-    Raises:
-        ConfigError: If it cannot be composed.
-    """
+    """Compose a training and check whether it can start, without starting or writing anything."""
     composition = compose(config, overrides)
     folder = run_folder(composition)
     changed = tuple(_changed(plain(composition.verl), verl_defaults()[1]))
     problems, tasks = find_problems(composition, folder), None
-    with tempfile.TemporaryDirectory(prefix="tt-") as aside:
+    with tempfile.TemporaryDirectory(prefix="tt-") as scratch:
         try:
-            tasks = draw_tasks(composition, RunFolder(Path(aside)))
+            tasks = draw_tasks(composition, RunFolder(Path(scratch)))
         except _PROBLEMS as error:
             if str(error) not in map(str, problems):
                 problems.append(error)
@@ -114,23 +100,21 @@ def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
 
 
 def run_folder(composition: Composition) -> RunFolder:
-    """The folder of the run that a configuration names."""
     return RunFolder(Path(composition.settings.run_dir).absolute())
 
 
 def find_problems(composition: Composition, folder: RunFolder) -> list[Problem]:
-    """What keeps a composed training from starting, as far as that is known without its tasks (``draw_tasks``)."""
-    found: list[Problem] = []
+    """Return the errors of a composed training that can be found without its tasks (``draw_tasks``)."""
+    problems: list[Problem] = []
     for check in _checks(composition, folder):
         try:
             check()
         except _PROBLEMS as error:
-            found.append(error)
-    return found
+            problems.append(error)
+    return problems
 
 
 def _checks(composition: Composition, folder: RunFolder) -> Iterator[Callable[[], object]]:
-    """The checks, independent of each other."""
     settings, config = composition.settings, composition.verl
     yield from size_checks(config, settings)
     yield partial(_check_model, str(config.actor_rollout_ref.model.path))
@@ -140,30 +124,24 @@ def _checks(composition: Composition, folder: RunFolder) -> Iterator[Callable[[]
 
 
 def _check_model(name: str) -> None:
-    hub_variables(name)  # one that cannot be had, or whose weights are damaged
+    hub_variables(name)  # raises if the model is not available or its weights are damaged
     folder = Path(name)
     if folder.is_dir() and not any(next(folder.glob(kind), None) for kind in ("*.safetensors", "*.bin")):
-        raise ConfigError(f"the model {name} has no weights (*.safetensors or *.bin); copy or save them there")
+        raise ConfigError(f"the model {name} has no weights (*.safetensors or *.bin); copy them into that folder")
 
 
 def _check_run_ahead(settings: TrainSettings) -> None:
     with closing(make_env(settings.env, settings.env_kwargs)) as env:
         plays_itself = isinstance(env, PlaysItself)
     if plays_itself:
-        raise ConfigError(
-            f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out run_ahead"
-        )
+        raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; remove run_ahead")
 
 
 def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str], None] = logger.info) -> Tasks:
-    """Write the tasks of a run as rows.
-
-    Args:
-        tell: Called with a line if the environment has fewer tasks than a training takes by default.
+    """Write the tasks of a run as rows; ``tell`` gets a line if there are fewer than by default.
 
     Raises:
-        ConfigError: If the environment has fewer tasks than a step takes, or answers of a data set are to be compared
-            and there are no rules for it.
+        ConfigError: If there are fewer tasks than a step needs, or a data set's answers have no answer format.
     """
     settings, config = composition.settings, composition.verl
     val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
@@ -181,7 +159,6 @@ def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str]
 
 
 def _check_answer_formats(settings: TrainSettings, files: Sequence[Path]) -> None:
-    """Check that there are rules to compare the answers of every data set, if they are compared."""
     scorer = make_scorer(settings.rewards, settings.answer_format)
     if scorer is None or ANSWER not in scorer.names:
         return
@@ -196,7 +173,7 @@ def _check_answer_formats(settings: TrainSettings, files: Sequence[Path]) -> Non
 
 
 def complete(composition: Composition, folder: RunFolder) -> None:
-    """Give verl's configuration the files of a run, and turntree's processes their settings."""
+    """Add the run's files and turntree's settings to verl's configuration."""
     config = composition.verl
     for key, value in {
         "data.train_files": str(folder.rows("train")),
@@ -213,21 +190,21 @@ def complete(composition: Composition, folder: RunFolder) -> None:
 
 
 def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
-    """The uses of earlier turns that are on, by the settings rather than the names of options."""
+    # From the settings rather than the options' names: single keys may differ from an option.
     rollout = config.actor_rollout_ref.rollout
-    drafts = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).speculation
+    drafts = EngineSettings.of(rollout).speculation
     if drafts is not None:
         chains = drafts.chain or rollout.name == "vllm"
         most = min(drafts.max_nodes, drafts.max_depth) if chains else drafts.max_nodes
         yield f"tree, drafts {'in chains' if chains else 'in trees'} of up to {most} tokens"
     if settings.import_turns:
-        yield f"turns of {settings.import_turns}"
+        yield f"warm start from {settings.import_turns}"
     if settings.reuse.mode is not ReuseMode.NONE:
-        yield f"{settings.reuse.mode}, of the last epoch's turns"
+        yield f"reuse={settings.reuse.mode} of the last epoch's turns"
     if settings.run_ahead.enabled:
         yield "run_ahead"
     if settings.tool_calls_ahead.enabled:
-        yield "calls"
+        yield "tool_calls_ahead"
     if settings.validation.coupled:
         yield "coupled validations"
 
@@ -242,7 +219,7 @@ def _changed(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "")
 
 
 def _text(value: Any) -> str:
-    """A value in Hydra's grammar."""
+    # As in Hydra's override grammar.
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     return str(value).replace("'", "")

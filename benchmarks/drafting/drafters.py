@@ -115,7 +115,7 @@ class Turntree:
         return self.forest.draft(
             handles,
             max_nodes=most,
-            room=[most] * len(handles),
+            max_depths=[most] * len(handles),
             min_probability=self.min_probability,
             chain=self.chain,
         )

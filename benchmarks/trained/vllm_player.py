@@ -27,9 +27,9 @@ WAYS: dict[str, dict[str, Any] | None] = {
 }
 """vLLM's ``speculative_config`` of each."""
 REUSE: dict[str, ReuseConfig] = {
-    "ours + replay": ReuseConfig(mode=ReuseMode.SAME_SEED),
-    "ours + exact": ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING),
-    "ours + lenient": ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo"),
+    "ours + same_seed": ReuseConfig(mode=ReuseMode.SAME_SEED),
+    "ours + rejection_sampling": ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING),
+    "ours + spec_rl": ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo"),
 }
 """Ways in which a turn also begins with one of the epoch before."""
 

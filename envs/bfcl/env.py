@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from turntree.envs.bfcl.apis import all_api_tools, tools_of, written
-from turntree.envs.bfcl.files import find_files
-from turntree.envs.bfcl.tasks import read_tasks
+from turntree.envs.bfcl.tasks import find_files, read_tasks
 from turntree.envs.bfcl.world import World, beginning_of
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits

@@ -44,7 +44,7 @@ class Gem(Env):
         Raises:
             EnvError: If it cannot be set up here, for example because a download is not possible.
         """
-        seed = task.metadata["seed"] % 2**32
+        seed = task.metadata["seed"] % 2**32  # NumPy's generators take seeds of 32 bits
         self._random = OwnRandomness(seed)
         with self._random():
             try:
@@ -60,7 +60,8 @@ class Gem(Env):
             observation, reward, terminated, truncated, info = self._played.step(message.content)
         done = bool(terminated or truncated)
         # GEM sends a placeholder instead of a last observation.
-        messages = [] if done and observation == _terminal() else [_message(observation, info)]
+        ended = done and observation == library("gem.utils.constants", "gem-llm").TERMINAL_STATE
+        messages = [] if ended else [_message(observation, info)]
         return Reply(messages=messages, reward=float(reward), done=done, rewards={"gem": float(reward)})
 
 
@@ -103,7 +104,3 @@ def gem_environment(make: Callable[[], Env]) -> type[Any]:
 def _message(observation: Any, info: Mapping[str, Any]) -> Message:
     parts = (info.get("prefix"), observation, info.get("suffix"))
     return Message(role=Role.USER, content="\n".join(str(part).strip() for part in parts if part))
-
-
-def _terminal() -> str:
-    return str(library("gem.utils.constants", "gem-llm").TERMINAL_STATE)

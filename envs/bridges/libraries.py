@@ -50,6 +50,7 @@ class OwnRandomness:
     def __call__(self) -> Iterator[None]:
         """Swap in the episode's states of Python's and NumPy's generators; one episode at a time."""
         with _GLOBAL:
+            # The caller's own states come back afterwards, so an episode does not disturb other users of them.
             kept = random.getstate(), np.random.get_state()
             _put(self._state)
             try:

@@ -61,6 +61,7 @@ class McpTools(Toolset):
                 raise
             raise ToolError(str(error)) from error
         text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content or ())
+        # Versions of mcp differ in the names of these attributes.
         structured = getattr(result, "structured_content", getattr(result, "structuredContent", None))
         if not text and structured is not None:  # the protocol asks servers to send it as text, too; not all do
             text = json.dumps(structured, ensure_ascii=False)

@@ -60,6 +60,7 @@ class Verifiers(Env):
         self._serving: VerifiersTools | None = None
         self._state: Any = None
         if self._rows:
+            # Only the first task is checked; it stands for the whole task set.
             _require_playable(self._rows[0], own_score=score is None)
             served = VerifiersTools.of(self._rows[0], seconds)
             self.tools = (*self.tools, *(served.offered if served else ()))

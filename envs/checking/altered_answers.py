@@ -90,6 +90,7 @@ def _without_calls(target: Target) -> Iterator[Attempt]:
 
 
 def _digits_everywhere(target: Target) -> Iterator[Attempt]:
+    # Digits become other digits, so calls stay well-formed.
     turns = tuple(re.sub(r"\d", lambda found: _next(found[0]), turn) for turn in target.solution)
     if len(turns) > 1 and turns != target.solution:
         yield Attempt(turns)
@@ -113,7 +114,7 @@ WRONG_CHANGES: Mapping[str, Policy] = {
             "its digits reversed": _of(_DIGITS, lambda answer: answer[::-1].lstrip("0")),
             "and one": _of(_WHOLE, lambda answer: str(int(answer) + 1), zero=True),
             "and a hundredth": _of(_WHOLE, lambda answer: f"{answer}.01", zero=True),
-            "its parts exchanged": _order,
+            "its parts swapped": _order,
             "in another unit": lambda answer: _UNIT.sub(lambda found: _UNITS[found[1]], answer, count=1),
             "a letter changed": _letters,
             "cut in half": _cut,
@@ -148,13 +149,9 @@ def _rewritten(rewrite: Callable[[str], str]) -> Policy:
     return policy
 
 
-def _is_prose(target: Target) -> bool:
-    # A marked answer stays the same if the words around it change.
-    return bool(target.answer) and any(mark in target.solution[0] for mark in _MARKS)
-
-
 def _in_prose(policy: Policy) -> Policy:
-    return lambda target: policy(target) if _is_prose(target) else ()
+    # Only a marked answer stays the same if the words around it change.
+    return lambda target: policy(target) if target.answer and any(m in target.solution[0] for m in _MARKS) else ()
 
 
 #: policies that must be paid, by the change that they make

@@ -32,7 +32,7 @@ def _hidden(where: str, templates: tuple[str, ...]) -> Policy:
 
 def _retracted(target: Target) -> Iterator[Attempt]:
     if target.answer:
-        other = _others(target, 1)[0]
+        other = _wrong_answers(target, 1)[0]
         for form in target.forms:
             yield Attempt((f"{form(target.answer)}\nNo, that is wrong.\n{form(other)}",))
 
@@ -42,7 +42,7 @@ def _listed(*separators: str) -> Policy:
 
     def policy(target: Target) -> Iterator[Attempt]:
         if target.answer:
-            middle, (other,) = _candidates(target), _others(target, 1)
+            middle, (other,) = _candidates(target), _wrong_answers(target, 1)
             lists = (middle, [target.answer, other], [other, target.answer])
             written = (separator.join(answers) for separator in separators for answers in lists)
             yield from (Attempt((text,)) for answer in written for text in target.written(answer))
@@ -68,24 +68,26 @@ def _all_numbers(target: Target) -> Iterator[Attempt]:
 
 
 def _candidates(target: Target) -> list[str]:
-    others = _others(target, 4)
-    return [*others[:2], target.answer, *others[2:]]
+    wrong = _wrong_answers(target, 4)
+    return [*wrong[:2], target.answer, *wrong[2:]]  # the right answer in the middle
 
 
-def _others(target: Target, count: int) -> list[str]:
+def _wrong_answers(target: Target, count: int) -> list[str]:
     # Answers of other tasks, padded with odd numbers; none contains the right one or is contained in it.
-    right = _core(target.answer)
-    known = (answer for answer in target.golds if _core(answer) not in right and right not in _core(answer))
+    right = _alphanumeric(target.answer)
+    known = (
+        answer for answer in target.golds if _alphanumeric(answer) not in right and right not in _alphanumeric(answer)
+    )
     return [*islice(known, count), *("4711", "-0.81", "1729", "6174")][:count]
 
 
-def _core(answer: str) -> str:
+def _alphanumeric(answer: str) -> str:
     return "".join(filter(str.isalnum, answer))
 
 
 HIDDEN_ANSWERS: Mapping[str, Policy] = {
     **{f"the right answer {where}": _hidden(where, templates) for where, templates in _HIDINGS.items()},
-    "the right answer, taken back": _retracted,
+    "the right answer, retracted": _retracted,
     "all candidates, with commas": _listed(", ", ","),
     "all candidates, with or": _listed(" or "),
     "all candidates, with blanks": _listed(" "),

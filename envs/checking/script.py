@@ -16,7 +16,14 @@ from turntree.envs.tools.tool import Tool
 
 MAX_STEPS = 24  #: turns played of an episode that does not end
 _WORDS = ("Let me think.", "3", "#### 2", r"The answer is \boxed{1}.", "")
-_FILLINGS: Mapping[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
+_SAMPLE_VALUES: Mapping[str, Any] = {
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +48,8 @@ def script_for(env: Env) -> tuple[str, ...]:
 
 def calls_of(env: Env, tools: Sequence[Tool], text: str = "1+1") -> list[str]:
     """Write a call of each tool as the policy would; string arguments are ``text``."""
-    fillings = {**_FILLINGS, "string": text}
-    calls = [ToolCall(name=tool.name, arguments=_arguments(tool.schema, fillings)) for tool in tools]
+    values = {**_SAMPLE_VALUES, "string": text}
+    calls = [ToolCall(name=tool.name, arguments=_arguments(tool.schema, values)) for tool in tools]
     return [env.parser.format_call(call) for call in calls]
 
 
@@ -57,7 +64,7 @@ def take(env: Env, turns: Sequence[str], *, first: int = 0, last: int = MAX_STEP
     Args:
         turns: The script, shape (turns,).
         first: Number of turns played before.
-        last: Maximum number of turns of the episode, including those.
+        last: Maximum number of turns of the episode, including the earlier ones.
     """
     steps: list[Step] = []
     for number in range(first, last):
@@ -87,20 +94,20 @@ def difference(expected: Sequence[Step], got: Sequence[Step]) -> str:
     return ""
 
 
-def _arguments(schema: Mapping[str, Any], fillings: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(schema: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     parameters = schema["function"]["parameters"]
-    return {name: _filling(parameters["properties"][name], fillings) for name in parameters.get("required", ())}
+    return {name: _sample_value(parameters["properties"][name], values) for name in parameters.get("required", ())}
 
 
-def _filling(schema: Mapping[str, Any], fillings: Mapping[str, Any]) -> Any:
+def _sample_value(schema: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
     if schema.get("enum"):
         return schema["enum"][0]
     kind = schema.get("type", "string")
     if isinstance(kind, list):
         kind = kind[0]
     if kind == "array" and "prefixItems" in schema:
-        return [_filling(member, fillings) for member in schema["prefixItems"]]
-    return fillings[kind]
+        return [_sample_value(member, values) for member in schema["prefixItems"]]
+    return values[kind]
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,1 @@
+"""Environments with lookup tools: a store of values, a corpus of texts."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.math.calculator import one_operation_calculator
-from turntree.envs.math.scoring import score_final_answer
+from turntree.envs.math.gsm8k import score_final_answer
 from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 

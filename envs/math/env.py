@@ -11,7 +11,7 @@ from turntree.envs.math.tasks import between_levels, read_tasks
 from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.sandbox.python_tool import PythonTool
 from turntree.envs.task import Task
-from turntree.envs.verdict import judge_answer
+from turntree.envs.verdict import grade_answer
 
 _EXAMPLES = {"calculator": {"expression": "(16-3-4)*2"}, "python": {"code": "print(sum(range(10)))"}}
 _GO_ON = r"I see neither a tool call nor an answer in \boxed{}. Call a tool, or end with your answer in \boxed{}."
@@ -106,7 +106,7 @@ class Math(Env):
         return super().start(task)
 
     def reply(self, message: Message) -> Reply:
-        verdict = judge_answer(message.content, self.current_task, self.dataset.answer_format)
+        verdict = grade_answer(message.content, self.current_task, self.dataset.answer_format)
         if self.offered_tools and (verdict.answer is None or verdict.guessed):
             return Reply(messages=[Message(role=Role.USER, content=_GO_ON)])
         self.attempt += 1

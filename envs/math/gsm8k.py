@@ -5,16 +5,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turntree.envs.data.contamination import repeats
 from turntree.envs.data.rows import FileRows, HubRows, Row, no_rows
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
 from turntree.envs.math.calculator import calculator
-from turntree.envs.math.scoring import score_final_answer
 from turntree.envs.math.sets import find_set
+from turntree.envs.math.tasks import repeats
 from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
-from turntree.rewards import final_answer, parse_number
+from turntree.envs.verdict import visible
+from turntree.rewards import final_answer, parse_number, same_number
+
+
+def score_final_answer(text: str, gold: str) -> Reply:
+    """End the episode with reward 1 if the text answers ``#### x`` with the gold number, else 0."""
+    answer = final_answer(visible(text))
+    correct = float(answer is not None and same_number(answer, gold))
+    return Reply(reward=correct, done=True, rewards={"correct": correct})
 
 
 class GSM8K(Env):

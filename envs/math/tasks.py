@@ -1,15 +1,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from string import ascii_uppercase
 
-from turntree.envs.data.contamination import repeats
 from turntree.envs.data.rows import FileRows, HubRows, Row, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
 from turntree.envs.task import Task
+
+FIELDS = ("overlaps_eval", "in_math500")
+ANY = "any"  #: stands for every evaluation set
+
+
+def overlaps(row: Row) -> frozenset[str]:
+    names = row.fields.get("overlaps_eval")
+    names = [] if names is None else names
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{row.where}: the field 'overlaps_eval' must be a list of names, got {names!r}")
+    marked = row.fields.get("in_math500", False)
+    if not isinstance(marked, bool):
+        raise DataError(f"{row.where}: the field 'in_math500' must be true or false, got {marked!r}")
+    return frozenset(names) | ({"math500"} if marked else set())
+
+
+def repeats(row: Row, sets: Sequence[str]) -> bool:
+    """Return whether a row repeats a question of one of the evaluation sets (names such as ``math500``, or ``any``).
+
+    Raises:
+        DataError: If sets are named and the row has none of ``FIELDS``.
+    """
+    if not sets:
+        return False
+    if not any(field in row.fields for field in FIELDS):
+        raise DataError(
+            f"{row.where}: cannot leave out what {', '.join(sets)} holds: the row has neither {' nor '.join(FIELDS)}"
+        )
+    found = overlaps(row)
+    return bool(found) and (ANY in sets or not found.isdisjoint(sets))
+
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)

@@ -9,7 +9,7 @@ from turntree.envs.math.calculator import calculator
 from turntree.envs.math.expression import format_number
 from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
-from turntree.envs.verdict import judge_answer
+from turntree.envs.verdict import grade_answer
 
 
 class Unit(NamedTuple):
@@ -113,7 +113,7 @@ class UnitConversion(Env):
         )
 
     def reply(self, message: Message) -> Reply:
-        correct = float(bool(judge_answer(message.content, self.current_task).correct))
+        correct = float(bool(grade_answer(message.content, self.current_task).correct))
         return Reply(reward=correct, done=True, rewards={"correct": correct})
 
 

@@ -103,7 +103,7 @@ class Workspace(Toolset):
         return PythonSandbox(packages=False, **self._settings)
 
     def exposure(self) -> str:
-        """Return how a command could read the right programs; empty if it cannot, or if the caller chose that isolation.
+        """Return how a command could read the right programs; empty if it cannot, or if the caller allowed it.
 
         Raises:
             SandboxError: If commands cannot be confined here.

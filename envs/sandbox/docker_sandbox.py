@@ -16,7 +16,7 @@ from turntree.envs.errors import SandboxError
 from turntree.envs.sandbox.settings import CodeResult, CodeStatus, SandboxLimits
 
 _DOCKER_FAILED = (125, 126, 127)
-_KILLED = 137
+_KILLED = 137  #: SIGKILL, in practice by the memory limit
 
 
 class DockerSandbox:
@@ -82,7 +82,8 @@ class DockerSandbox:
             head.join(timeout=self.start_seconds)
         if not late and exit_code in _DOCKER_FAILED:
             raise SandboxError(f"Docker could not run {self.image}: {err.text.strip()[-500:]}")
-        status = CodeStatus.TIMEOUT if late else _status(exit_code)
+        ended = {0: CodeStatus.OK, _KILLED: CodeStatus.MEMORY}.get(exit_code, CodeStatus.ERROR)
+        status = CodeStatus.TIMEOUT if late else ended
         reason = {
             CodeStatus.TIMEOUT: f"stopped after {self.limits.seconds:g} s",
             CodeStatus.MEMORY: "killed, most likely for its memory",
@@ -129,9 +130,3 @@ class Head(threading.Thread):
     def text(self) -> str:
         left_out = f"\n[... {self.dropped} bytes ...]\n".encode() if self.dropped and self._last else b""
         return (self._kept + left_out + self._end).decode("utf-8", "replace")
-
-
-def _status(exit_code: int) -> CodeStatus:
-    if exit_code == 0:
-        return CodeStatus.OK
-    return CodeStatus.MEMORY if exit_code == _KILLED else CodeStatus.ERROR

@@ -72,7 +72,7 @@ def _become_worker(
             os.chown(folder, user, user)
         os.chdir(folder)
         os.setsid()
-        # Limits come after the set-up, which needs more files; the filter comes last, because it refuses its calls.
+        # The order matters: limits, change of identity and filter each forbid something that an earlier step needs.
         _keep_only(requests, results, out, err)
         confinement.limit_resources(config["limits"])
         closed = confinement.give_up_identity(user, config["paths"], reads_all=not namespaces)

@@ -225,10 +225,11 @@ class AirlineDesk(Desk):
         # Everything is checked before any change, so an error leaves the records as they were.
         count = len(booking["passengers"])
         price = self._free_seats(number, date, cabin, count)["prices"][cabin]
-        difference = (price - booking["flight"]["price"]) * count
+        difference = (price - booking["flight"]["price"]) * count  # negative: refunded
         self._check_funds(booking, method_id, difference)
         booking = self.database.edit("bookings", booking["booking_id"])
         self._settle(booking, method_id, difference)
+        # The seats of the old flight are returned before the booking points to the new one.
         self._seat(booking, 1)
         booking["flight"], booking["cabin"] = {"number": number, "date": date, "price": price}, cabin
         self._seat(booking, -1)

@@ -56,6 +56,7 @@ class _Case(NamedTuple):
 
 
 def airline_task(split: str, index: int) -> Task:
+    # A seed of text is hashed with SHA-512, so it gives the same draws in every process.
     rng = random.Random(f"turntree/airline/{split}/{index}")
     kind = rng.choice(sorted(_WISHES))
     wish = _first(_WISHES[kind], rng)

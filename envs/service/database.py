@@ -43,13 +43,14 @@ def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
         DataError: If a table is missing or malformed; the message names file and line.
     """
     files = tuple(_table_file(folder, domain, table) for table in tables)
-    stamps = tuple(file.stat().st_mtime_ns for file in files)
-    return _read(folder, domain, tuple(tables), files, stamps)
+    # Part of the cache's key: a changed file is read again.
+    modified = tuple(file.stat().st_mtime_ns for file in files)
+    return _read(folder, domain, tuple(tables), files, modified)
 
 
 @lru_cache(maxsize=8)
 def _read(
-    folder: Path, domain: str, tables: tuple[str, ...], files: tuple[Path, ...], stamps: tuple[int, ...]
+    folder: Path, domain: str, tables: tuple[str, ...], files: tuple[Path, ...], modified: tuple[int, ...]
 ) -> Tables:
     records = {table: _records(file) for table, file in zip(tables, files, strict=True)}
     return Tables(folder=folder, domain=domain, records=records)
@@ -66,12 +67,11 @@ def _table_file(folder: Path, domain: str, table: str) -> Path:
 def _records(file: Path) -> dict[str, Record]:
     if file.suffix == ".json":
         try:
-            found = read_json(file)
+            content = read_json(file)
         except ValueError as error:
             raise DataError(f"{file}: expected one JSON object, got bad JSON ({error})") from error
-        pairs = (
-            {f"{file}, key {key!r}": (key, value) for key, value in found.items()} if isinstance(found, dict) else {}
-        )
+        items = content.items() if isinstance(content, dict) else ()
+        pairs = {f"{file}, key {key!r}": (key, value) for key, value in items}
     else:
         pairs = {row.where: (row.text("key"), row.fields.get("value")) for row in find_rows(file, split="").read()}
     records = {}

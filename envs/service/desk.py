@@ -20,7 +20,7 @@ class Desk(Toolset):
     def __init__(self, database: Database) -> None:
         self.database = database
         self.transferred = False
-        self.looked = False
+        self.looked = False  # whether the agent has looked up a record that exists
 
     def fresh(self) -> Self:
         return type(self)(self.database.fresh())
@@ -68,6 +68,7 @@ class Desk(Toolset):
         raise ToolError(f"{table.removesuffix('s')} not found")
 
     def _method(self, record: Record, method_id: str) -> Record:
+        # The methods of the customer to whom the record belongs.
         table, field = self.people
         methods: dict[str, Record] = self._find(table, record[field])["payment_methods"]
         if method_id not in methods:
@@ -87,10 +88,11 @@ class Desk(Toolset):
         if self._method(record, method_id)["source"] in self.limited:
             table, field = self.people
             purse = self.database.edit(table, record[field])["payment_methods"][method_id]
+            # Cents: without rounding, equal databases would differ by floating-point errors.
             purse["balance"] = round(purse["balance"] - amount, 2)
 
 
-def worked(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Desk:
+def desk_after(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Desk:
     """Return a desk after a task's own actions; actions that the tools refuse change nothing.
 
     Args:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from turntree.envs.data.json_files import read_text
-from turntree.envs.data.published import fitting_schemas
 from turntree.envs.data.rows import FileRows, HubRows, Row, data_folder, find_rows, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
@@ -23,6 +22,29 @@ from turntree.envs.service.service import Service, SimulatedUser
 from turntree.envs.service.tau_airline import TABLES as AIRLINE_TABLES
 from turntree.envs.service.tau_airline import TauAirlineDesk
 from turntree.envs.task import Task
+
+Schema = Mapping[str, Any]
+
+
+def fitting_schemas(file: Path, published: Iterable[Schema], ours: Mapping[str, Schema]) -> list[dict[str, Any]]:
+    """Return the published schemas, checked against our tools of the same names.
+
+    Raises:
+        DataError: If a schema names no tool of ours or has other arguments; the message names file and line.
+    """
+    schemas = []
+    for number, schema in enumerate(published, start=1):
+        name = schema["function"]["name"]
+        if name not in ours or _shape(schema) != _shape(ours[name]):
+            raise DataError(f"{file}:{number}: the tool {name!r} is not one of ours, or takes other arguments")
+        schemas.append(dict(schema))
+    return schemas
+
+
+def _shape(schema: Schema) -> Any:
+    parameters = schema["function"]["parameters"]
+    kinds = {name: (kind.get("type"), tuple(kind.get("enum", ()))) for name, kind in parameters["properties"].items()}
+    return kinds, sorted(parameters.get("required", ()))
 
 
 class TauService(Service):

@@ -148,6 +148,7 @@ class RetailDesk(Desk):
         if old == payment_method_id:
             raise ToolError("the new payment method should be different from the current one")
         self._check_funds(order, payment_method_id, amount)
+        # As in tau-bench, the new payment comes before the refund in the history.
         self._pay(order, payment_method_id, amount)
         self._pay(order, old, -amount)
         return order
@@ -211,6 +212,7 @@ class RetailDesk(Desk):
         _check_held(order, item_ids)
         order = self._order(order_id, "delivered")
         order["status"] = "return requested"
+        # As in tau-bench, the refund itself happens later and is not part of the task.
         order["return_items"] = sorted(item_ids)
         order["return_payment_method_id"] = payment_method_id
         return order
@@ -227,7 +229,7 @@ class RetailDesk(Desk):
         # Checks everything, then returns the order to change, pairs of held and new item, and the price difference.
         order = self._order(order_id, status, edit=False)
         swaps = self._swaps(order, item_ids, new_item_ids)
-        difference = _total(swaps)
+        difference = float(round(sum(new["price"] - old["price"] for old, new in swaps), 2))
         self._check_funds(order, method_id, difference)
         return self._order(order_id, status), swaps, difference
 
@@ -251,10 +253,6 @@ def _check_held(order: Record, item_ids: Sequence[str]) -> None:
     missing = Counter(item_ids) - Counter(item["item_id"] for item in order["items"])
     if missing or not item_ids:
         raise ToolError(f"items not found in the order: {', '.join(missing) or 'none were named'}")
-
-
-def _total(swaps: Sequence[tuple[Record, Record]]) -> float:
-    return float(round(sum(new["price"] - old["price"] for old, new in swaps), 2))
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Protocol
 
 from turntree.envs.env import Env
 from turntree.envs.message import Message, Reply, Role, ToolCall
-from turntree.envs.service.desk import Desk, worked
+from turntree.envs.service.desk import Desk, desk_after
 from turntree.envs.service.told import refused, told
 from turntree.envs.task import Task
 
@@ -61,10 +61,9 @@ class Service(Env):
         self.toolsets = (desk,)
         self.policy = policy
         self.simulated_user = simulated_user or ScriptedUser()
+        # Another simulated user may block, for example while a model answers, and may keep state outside of snapshots.
         self.step_inline = type(self).step_inline and simulated_user is None
-        self.forkable = (
-            type(self).forkable and simulated_user is None
-        )  # another simulated user may keep state of its own
+        self.forkable = type(self).forkable and simulated_user is None
 
     def default_system_prompt(self) -> str:
         return (
@@ -89,17 +88,15 @@ class Service(Env):
         if answer is not None:
             return Reply(messages=[Message(role=Role.USER, content=answer)])
         task = self.current_task
-        own = worked(desk, task.metadata["actions"])
+        # Any way to the same final database is right, so the task's own actions are run on a fresh desk to compare.
+        own = desk_after(desk, task.metadata["actions"])
         expected = own.database.changes()
         rewards = {
             "database": float(desk.database.changes() == expected),
             "told": float(told(task.metadata["outputs"], self.messages)),
         }
         if not expected and not task.metadata["outputs"]:  # the request must not be fulfilled
-            rewards["told"] = float(_handed_over(desk, own) or (desk.looked and refused(self.messages)))
+            # A transfer is right if the task's own actions transfer the customer, after a lookup if they make one.
+            transferred = own.transferred and desk.transferred and (desk.looked or not own.looked)
+            rewards["told"] = float(transferred or (desk.looked and refused(self.messages)))
         return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)
-
-
-def _handed_over(desk: Desk, own: Desk) -> bool:
-    # The task's own actions transfer the customer too, and a lookup is needed if they make one.
-    return own.transferred and desk.transferred and (desk.looked or not own.looked)

@@ -153,6 +153,7 @@ class TauAirlineDesk(Desk):
             flights: Number and date of every flight, those that stay too
             payment_id: Pays or receives the difference
         """
+        # Check everything on the unchanged record; _standing makes the editable copy only afterwards.
         old = self._find("reservations", reservation_id)
         legs, count = complete(flights, _LEG, "flights"), len(old["passengers"])
         segments = [self._kept(old, leg, cabin) or self._segment(leg, cabin, count) for leg in legs]
@@ -229,7 +230,7 @@ class TauAirlineDesk(Desk):
 
     def _kept(self, reservation: Record, leg: Leg, cabin: str) -> Record | None:
         held: Sequence[Record] = reservation["flights"] if reservation["cabin"] == cabin else ()
-        return next((dict(one) for one in held if all(one[key] == leg[key] for key in _LEG)), None)
+        return next((dict(flight) for flight in held if all(flight[key] == leg[key] for key in _LEG)), None)
 
     def _check_purse(self, user: Record, payment_id: str, amount: float) -> Record:
         method: Record | None = user["payment_methods"].get(payment_id)

@@ -34,8 +34,10 @@ def one_stop(database: Database, origin: str, destination: str, day: str) -> Ite
     for stop in CITIES:
         for first in direct(database, origin, stop, day):
             arrival = first["scheduled_arrival_time_est"]
-            then = _next(day) if arrival.endswith(_NEXT_DAY) else day
+            next_day = (date.fromisoformat(day) + timedelta(days=1)).isoformat()
+            then = next_day if arrival.endswith(_NEXT_DAY) else day
             for second in direct(database, stop, destination, then):
+                # Times are HH:MM:SS of one time zone (EST), so their texts compare like times.
                 if arrival.removesuffix(_NEXT_DAY) <= second["scheduled_departure_time_est"]:
                     yield [{**first, "date": day}, {**second, "date": then}]
 
@@ -78,7 +80,3 @@ def complete(records: Sequence[Any], fields: Fields, what: str) -> list[Record]:
         if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name, kind in fields.items()):
             raise ToolError(f"each of the {what} needs {', '.join(fields)}, got {record!r:.80}")
     return [{name: record[name] for name in fields} for record in records]
-
-
-def _next(day: str) -> str:
-    return (date.fromisoformat(day) + timedelta(days=1)).isoformat()

@@ -31,17 +31,18 @@ def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
     Args:
         wanted: The required numbers and words, in any order.
     """
-    said = said_to_user(dialogue)
-    named = {
+    messages = said_to_user(dialogue)
+    known = {
         number
         for message in dialogue
         if message.role is not Role.ASSISTANT
         for number in map(_decimal, _ANY_NUMBER.findall(message.content))
     }
-    own = {number for text in said for number in _numbers(text)} - named
-    if len(own) > MAX_NEW_NUMBERS + 2 * len(wanted):
+    # An agent that lists every number would always name the right one.
+    introduced = {number for text in messages for number in _numbers(text)} - known
+    if len(introduced) > MAX_NEW_NUMBERS + 2 * len(wanted):
         return False
-    answers = [text for text in said if len(text) <= MAX_MESSAGE and len(_numbers(text)) <= MAX_NUMBERS]
+    answers = [text for text in messages if len(text) <= MAX_MESSAGE and len(_numbers(text)) <= MAX_NUMBERS]
     return all(any(_says(text, value) for text in answers) for value in wanted)
 
 

@@ -56,11 +56,11 @@ def _fitted(value: Any, schema: Mapping[str, Any], *, where: str) -> Any:
     if value is None and schema.get("nullable"):
         return value
     if "anyOf" in schema:
-        fitting = [fitted for member in schema["anyOf"] for fitted in _fits(value, member)]
-        if not fitting:
+        matching = [fitted for member in schema["anyOf"] for fitted in _fits(value, member)]
+        if not matching:
             raise ToolError(f"{where} has the wrong type, got {_shown(value)}")
         # Prefer the member that keeps the value's type: 2.0 stays a float if the union allows both.
-        return next((choice for choice in fitting if type(choice) is type(value)), fitting[0])
+        return next((choice for choice in matching if type(choice) is type(value)), matching[0])
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is_kind(value, kind) for kind in kinds):

@@ -41,7 +41,8 @@ def prepare(
 
     def run() -> str:
         if tool is None:
-            raise _unknown(call.name, tools)
+            hint = nearest_hint(call.name, [tool.name for tool in tools], "the tools are")
+            raise ToolError(f"there is no tool {call.name!r}; {hint}")
         cache = memo if tool.deterministic and point else None
         result = cache.get(point) if cache is not None else None
         if result is None:
@@ -71,14 +72,6 @@ def prepare_ahead(
 def answer(call: ToolCall, outcome: Outcome) -> Message:
     """Write the tool message: the result, or ``Error: ...``. Infrastructure failures do not get here."""
     content = outcome.text if outcome.error is None else f"Error: {outcome.error}"
-    return Message(role=Role.TOOL, content=_encodable(content), tool_call_id=call.id, name=call.name)
-
-
-def _unknown(name: str, tools: Sequence[Tool]) -> ToolError:
-    names = [tool.name for tool in tools]
-    return ToolError(f"there is no tool {name!r}; {nearest_hint(name, names, 'the tools are')}")
-
-
-def _encodable(text: str) -> str:
     # JSON can smuggle in lone surrogates, which no tokenizer can encode.
-    return text.encode("utf-8", "replace").decode()
+    content = content.encode("utf-8", "replace").decode()
+    return Message(role=Role.TOOL, content=content, tool_call_id=call.id, name=call.name)

@@ -1,7 +1,4 @@
-"""Times of the day: ``8:34 p.m.``, ``16:30``, ``9 a.m.``, ``noon``.
-
-Invariant: two times that differ, or name other halves of the day, are never equal; a half left out or added is.
-"""
+"""Times of the day: ``8:34 p.m.``, ``16:30``, ``9 a.m.``, ``noon``."""
 
 from __future__ import annotations
 
@@ -22,16 +19,13 @@ _SPANS = re.compile(r"hours?|h", re.IGNORECASE)
 class Clock(NamedTuple):
     """A time of the day."""
 
-    seconds: int
-    """Since midnight, of the half that it names; of the hour as written where it names none."""
-    half: str
-    """``a`` or ``p``; nothing where none is named."""
-    written: tuple[int, int, int]
-    """Hour, minute and second as written."""
+    seconds: int  #: since midnight if the text names the half of the day, else of the hour as written
+    half: str  #: ``a``, ``p``, or empty if the text does not name it
+    written: tuple[int, int, int]  #: hour, minute and second as written
 
 
 def read_clock(text: str) -> Clock | None:
-    """The time of the day that a text is; a number alone is none."""
+    # A number alone is no time of the day.
     if len(text) > 80 or not (
         "m" in text.lower() or ":" in text or "\uff1a" in text or "clock" in text or "noon" in text
     ):
@@ -61,7 +55,10 @@ def read_clock(text: str) -> Clock | None:
 
 
 def same_time(gold: str, text: str) -> bool | None:
-    """Whether two texts tell the same time of the day; ``None`` where one tells none."""
+    """Return whether two texts give the same time of the day; ``None`` if one gives no time.
+
+    Two times in different halves of the day differ. One text may leave the half out.
+    """
     right = read_clock(gold)
     ours = read_clock(text) if right is not None else None
     if right is None or ours is None or "?" in right.half + ours.half:

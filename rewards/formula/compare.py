@@ -1,12 +1,13 @@
 """Comparison of an answer with the gold answer, from text to verdict; run in a worker.
 
-Invariant: the verdict depends on the arguments alone. Order: equal strings, suspicions, typed comparison with
-values in high precision, sympy if nothing else could decide.
+The order is: equal strings, suspected hacks, comparison by type with values in high precision, then sympy if
+nothing else could decide.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from turntree.rewards.answer_format import AnswerFormat, Kind
 from turntree.rewards.formula.clock import same_time
@@ -15,14 +16,27 @@ from turntree.rewards.formula.plain import bared, commands_stripped, plain
 from turntree.rewards.formula.question.form import contradicts, lacks_form
 from turntree.rewards.formula.question.restated import is_restated
 from turntree.rewards.formula.syntax.bases import read_based
-from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
+from turntree.rewards.formula.syntax.nodes import (
+    Based,
+    Const,
+    Group,
+    Matrix,
+    Node,
+    Num,
+    Quantity,
+    Ratio,
+    Rel,
+    SetOp,
+    Words,
+)
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.parse import parse
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
-from turntree.rewards.formula.syntax.walk import free_variables, holds, walk
+from turntree.rewards.formula.syntax.walk import children, free_variables, holds, walk
 from turntree.rewards.formula.tolerance import within_tolerance
 from turntree.rewards.formula.typed import Comparison, check_labels
-from turntree.rewards.formula.understanding import is_understood
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.numeric import integer_points, real_points
 from turntree.rewards.formula.values.symbolic import equal_by_sympy
 from turntree.rewards.formula.words import check_words, is_second_answer
 from turntree.rewards.limits import LimitExceeded
@@ -32,48 +46,50 @@ from turntree.rewards.reading.scales import VERBS, changes_unknown
 from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
+#: Numbers separated by blanks, some with signs, which are not one value: ``0 -4``.
 _APART = re.compile(r"-?\d+(?:[.,]\d+)*(?: [-+]\d+(?:[.,]\d+)*)+")
-"""Numbers with blanks between them, signs among them: not one value, ``0 -4``."""
-_ROW = 3
+_CANDIDATES = 3
 _WORDS_BEFORE = 3
 _CLAUSE = re.compile(r"[.;\n](?=\s)")
 _LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
-_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-"""Letters that may be a word or a product."""
+_LETTER_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  #: Letters that may be a word or a product.
 _LETTERS = re.compile(r"\s*(?:\\(?:text[a-z]*|mathrm)\s*\{)?\s*([A-Za-z]{2,})\s*\}?\s*\.?\s*")
+#: Letters whose meaning a command fixes.
 _NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
-"""Letters that a command says how to read."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
-_GOES_ON = re.compile(r"\s*[+^~\u00b1]")
-"""What makes something else of a number before it: ``5+``."""
+_GOES_ON = re.compile(r"\s*[+^~\u00b1]")  #: Text that makes something else of the number before it: ``5+``.
+#: Commands of formulas; such text is parsed as a whole or not at all.
 _IN_FORMULA = re.compile(r"\\(?!text|boxed|[$%(),;:! \[\]])[a-zA-Z]")
-"""Commands of formulas, which are read as a whole or not at all."""
 
 
 def compare(gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict:
     """Compare an answer with the gold answer.
 
     Args:
-        question: The question asked of the policy, if known; repeating it is no answer.
+        gold: The right answer, plain or LaTeX.
+        answer: The answer of a text.
+        answer_format: Rules of the data set.
+        question: The question given to the policy, if known; repeating it is no answer.
 
     Returns:
-        The verdict, ungraded only if the gold answer cannot be read or computed.
+        The verdict, ungraded only if the gold answer cannot be parsed or computed.
     """
     gold, answer = bared(without_hidden(gold)), answer._replace(text=bared(answer.text))
     verdict = _compare(gold, answer, answer_format)
+    # The policy chooses its answers, so an answer that the verifier cannot handle must never become ungraded.
     if verdict.correct is None and understands(gold, answer_format):
         return Verdict(correct=False, status=Status.UNPARSEABLE, flags=(flags.NOT_UNDERSTOOD,))
     if verdict.correct and (question or answer_format.kind is Kind.INTEGER):
-        return _carried_out(verdict, gold, answer, answer_format, question)
+        return _checked_against_question(verdict, gold, answer, answer_format, question)
     return verdict
 
 
 def understands(gold: str, answer_format: AnswerFormat) -> bool:
-    """Whether a gold answer can be compared with any readable answer."""
+    """Return whether a gold answer can be compared with any well-formed answer."""
     if answer_format.kind is Kind.OPTION or is_option(gold):
         return True
-    for letters in (False, True) if _RUN.search(gold) else (False,):
+    for letters in (False, True) if _LETTER_RUN.search(gold) else (False,):
         try:
             if is_understood(parse(gold, letters=letters)):
                 return True
@@ -85,8 +101,10 @@ def understands(gold: str, answer_format: AnswerFormat) -> bool:
     return False
 
 
-def _carried_out(verdict: Verdict, gold: str, answer: Answer, answer_format: AnswerFormat, question: str) -> Verdict:
-    """The verdict on a right answer that may leave the requested operation undone."""
+def _checked_against_question(
+    verdict: Verdict, gold: str, answer: Answer, answer_format: AnswerFormat, question: str
+) -> Verdict:
+    # A right value is still wrong if the answer leaves the requested operation undone.
     try:
         right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
     except (Malformed, Suspect, LimitExceeded):
@@ -106,18 +124,19 @@ def _carried_out(verdict: Verdict, gold: str, answer: Answer, answer_format: Ans
 
 def _compare(gold: str, answer: Answer, answer_format: AnswerFormat) -> Verdict:
     verdict = _compare_text(gold, answer.text, answer_format, prose=answer.prose)
-    row = answer.candidates
+    boxes = answer.candidates
     if verdict.correct:
         for beside in answer.alternatives:
             if not _compare_text(gold, beside, answer_format, prose=False).correct:
                 return _suspect(flags.HEDGE)
-        if len(set(row)) >= _ROW and not _is_list(gold):
+        # Three or more different boxes in a boxes are a list of candidates, unless the task asks for a list.
+        if len(set(boxes)) >= _CANDIDATES and not _is_list(gold):
             return _suspect(flags.CANDIDATES)
-    elif len(row) > 1 and _is_list(gold):
-        joined = _compare_text(gold, ", ".join(row), answer_format, prose=False)
+    elif len(boxes) > 1 and _is_list(gold):
+        joined = _compare_text(gold, ", ".join(boxes), answer_format, prose=False)
         if joined.correct:
             return joined
-    elif len(set(row)) >= _ROW and verdict.correct is False:
+    elif len(set(boxes)) >= _CANDIDATES and verdict.correct is False:
         return Verdict(correct=False, status=verdict.status, method=verdict.method, flags=(flags.CANDIDATES,))
     return verdict
 
@@ -128,9 +147,14 @@ def _compare_text(gold: str, text: str, answer_format: AnswerFormat, *, prose: b
     verdict = _compare_as_read(gold, text, answer_format, prose=prose)
     named = answer_format.kind is Kind.OPTION or is_option(gold)
     if not verdict.correct and not named and (value := without_option(text)) is not None:
-        behind = _compare_as_read(gold, value, answer_format, prose=prose)
-        return behind if behind.correct else verdict
-    if verdict.correct or verdict.flags or answer_format.kind is Kind.OPTION or not (_has_run(gold) or _has_run(text)):
+        rest = _compare_as_read(gold, value, answer_format, prose=prose)
+        return rest if rest.correct else verdict
+    if (
+        verdict.correct
+        or verdict.flags
+        or answer_format.kind is Kind.OPTION
+        or not (_has_letter_run(gold) or _has_letter_run(text))
+    ):
         return verdict
     return Verdict(correct=True, method="numeric") if _same_letters(gold, text) else verdict
 
@@ -183,7 +207,7 @@ def _compare_as_read(gold: str, text: str, answer_format: AnswerFormat, *, prose
 
 
 def _is_anagram(gold: str, text: str) -> bool:
-    """Whether an answer has the letters of a gold word in another order, which are a product of variables for none."""
+    # A gold word whose letters come in another order: a product of variables would be equal, a word is not.
     right, ours = (_LETTERS.fullmatch(one) for one in (gold, text))
     if right is None or ours is None:
         return False
@@ -192,14 +216,14 @@ def _is_anagram(gold: str, text: str) -> bool:
     return is_word and word != other and sorted(word) == sorted(other)
 
 
-def _has_run(text: str) -> bool:
-    return _RUN.search(text) is not None and _RUN.search(_NAMED.sub(" ", text)) is not None
+def _has_letter_run(text: str) -> bool:
+    return _LETTER_RUN.search(text) is not None and _LETTER_RUN.search(_NAMED.sub(" ", text)) is not None
 
 
 def _same_letters(gold: str, text: str) -> bool:
-    r"""Whether two texts are equal where letters are variables: ``mg`` and ``gm``, ``x\sin x`` and ``xsinx``."""
+    # Letters are variables here: mg and gm are equal, x\sin x and xsinx too.
     try:
-        right, ours = (parse(one, letters=_has_run(one)) for one in (gold, text))
+        right, ours = (parse(one, letters=_has_letter_run(one)) for one in (gold, text))
     except (Malformed, Suspect, LimitExceeded):
         return False
     if holds(right, Words, Quantity, Ratio) or holds(ours, Words, Quantity, Ratio):
@@ -215,6 +239,7 @@ def _parsed(text: str, *, prose: bool) -> Node:
     try:
         return parse(text)
     except Malformed:
+        # Text cut out of a sentence may hold other words; exactly one value among them is accepted.
         if not prose:
             raise
     found = _NUMBER_OR_FORMULA.findall(text)
@@ -249,7 +274,7 @@ def _decide(right: Node, ours: Node) -> Verdict:
 
 
 def _against_unreadable(gold: str, text: str) -> Verdict:
-    """The verdict if the gold answer is not mathematics: different words are wrong, anything else is ungraded."""
+    # If the gold answer is not mathematics, two different words are wrong; anything else is ungraded.
     if _ORDINAL.sub("", commands_stripped(gold)) == _ORDINAL.sub("", commands_stripped(text)):
         return Verdict(correct=True, method="string")
     if _is_worded(gold):
@@ -271,3 +296,21 @@ def _is_list(gold: str) -> bool:
 
 def _suspect(flag: str) -> Verdict:
     return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flag,))
+
+
+def is_understood(node: Node) -> bool:
+    """Return whether every value in a tree can be computed for some values of its variables."""
+    if isinstance(node, Words | Const):
+        return True
+    if isinstance(node, Group | Matrix | Quantity | Ratio | Rel | SetOp):
+        return all(map(is_understood, children(node)))
+    names = sorted(free_variables(node))
+    for point in chain(integer_points(names), real_points(names)):
+        try:
+            Evaluation(point).value(node)
+        except (Undefined, CannotEvaluate):
+            continue
+        except LimitExceeded:
+            return False
+        return True
+    return False

@@ -1,7 +1,7 @@
 """Equations and inequalities in several variables, compared by the points that satisfy them.
 
-Invariant: two equations are equal if one is a constant times the other, or if the solutions of each, found
-for a variable that enters linearly, satisfy the other.
+Two equations are equal if one is a constant times the other, or if the solutions of each, found for a variable
+that enters linearly, satisfy the other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables, is_complex, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
-from turntree.rewards.formula.values.numeric import DIGITS
+from turntree.rewards.formula.values.numeric import DIGITS, equal
 
 _POINTS = 6
 _TRIES = 24
@@ -25,7 +25,7 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def compare_relations(gold: Rel, answer: Rel) -> bool | None:
-    """Whether two relations hold for the same values of their variables."""
+    """Return whether two relations hold for the same values of their variables."""
     if ordered(gold) == ordered(answer):
         return True
     if len(gold.signs) != 1 or len(answer.signs) != 1 or gold.signs[0] in _DIRECTED:
@@ -40,11 +40,12 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
     with mp.workdps(DIGITS):
         factor = _constant_factor(left, right, names)
         if factor is not None:
+            # A negative factor turns an inequality around.
             turned = sign if isinstance(factor, mp.mpc) or factor > 0 else _TURNED.get(sign, sign)
             return turned == other
         if sign != "=" or other != "=" or _has_factor(left, right, names) or _has_factor(right, left, names):
             return False
-        return _same_solutions(left, right, names)
+        return _solves(left, right, names) and _solves(right, left, names)
 
 
 def _chains(gold: Rel, answer: Rel) -> bool | None:
@@ -55,8 +56,6 @@ def _chains(gold: Rel, answer: Rel) -> bool | None:
     sides = list(zip(gold.terms, gold.signs, strict=False)), list(zip(answer.terms, answer.signs, strict=False))
     if [sign for _, sign in sides[0]] != [sign for _, sign in sides[1]]:
         return False
-    from turntree.rewards.formula.values.numeric import equal
-
     for one, other in zip(gold.terms, answer.terms, strict=True):
         if one is None or other is None or not equal(one, other):
             return False
@@ -76,12 +75,11 @@ def _points(names: list[str]) -> list[dict[str, Value]]:
 
 
 def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
-    """The constant ratio of the two sides, if there is one."""
     factors = []
     beside = is_complex(left) or is_complex(right)  # conjugates have the same distance from every real number
     for point in _points(names):
         if beside:
-            point = {name: mp.mpc(value := real(place), 1 + 3 * value) for name, place in point.items()}
+            point = {name: mp.mpc(value := real(x), 1 + 3 * value) for name, x in point.items()}
         try:
             one = real(Evaluation(point, real_only=not beside).value(left))
             other = real(Evaluation(point, real_only=not beside).value(right))
@@ -89,6 +87,7 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
             continue
         if not beside and (isinstance(one, mp.mpc) or isinstance(other, mp.mpc)):
             return None
+        # Random points almost never solve an equation, so a side is 0 everywhere: no factor is defined.
         if one == 0 or other == 0:
             return None
         factors.append(other / one)
@@ -103,7 +102,7 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
 
 
 def _has_factor(equation: Node, other: Node, names: list[str]) -> bool:
-    """Whether an equation is zero where a factor of it is, which the other equation does not have."""
+    # Finds a factor of one equation that the other one lacks: where the factor is 0, only one of them holds.
     if not isinstance(equation, Add):
         return False
     for factor in (part for part in walk(equation) if isinstance(part, Add | Sym) and part is not equation):
@@ -122,10 +121,9 @@ def _has_factor(equation: Node, other: Node, names: list[str]) -> bool:
 
 
 def _zero(factor: Node, point: dict[str, Value]) -> dict[str, Value] | None:
-    """A point where a factor that is linear in a variable is zero."""
     for name in sorted(free_variables(factor)):
         try:
-            at = [real(Evaluation({**point, name: Fraction(place)}).value(factor)) for place in (0, 1, 2)]
+            at = [real(Evaluation({**point, name: Fraction(x)}).value(factor)) for x in (0, 1, 2)]
         except (Undefined, CannotEvaluate):
             continue
         if at[1] != at[0] and at[2] - at[1] == at[1] - at[0]:
@@ -133,12 +131,7 @@ def _zero(factor: Node, point: dict[str, Value]) -> dict[str, Value] | None:
     return None
 
 
-def _same_solutions(left: Node, right: Node, names: list[str]) -> bool | None:
-    return _solves(left, right, names) and _solves(right, left, names)
-
-
 def _solves(equation: Node, other: Node, names: list[str]) -> bool:
-    """Whether solutions of one equation satisfy the other, for a variable that enters linearly and is no factor."""
     for name in names:
         found = 0
         for point in _points(names):
@@ -146,6 +139,7 @@ def _solves(equation: Node, other: Node, names: list[str]) -> bool:
                 values = [
                     real(Evaluation({**point, name: Fraction(at)}, real_only=True).value(equation)) for at in (0, 1, 2)
                 ]
+                # Three values show whether the equation is linear in the variable.
                 slope = values[1] - values[0]
                 if slope == 0 or values[0] == 0 or abs(values[2] - values[1] - slope) > abs(slope) * mp.mpf(10) ** -30:
                     break

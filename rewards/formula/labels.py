@@ -1,6 +1,6 @@
 """Labels before a value: ``x = 5``, ``f(x) = 2x``, and chains ``2 + 3 = 5``.
 
-Invariant: only what can be a name is dropped; a side with its own value must hold.
+Only text that can be a name is dropped; any other side has a value, which must agree.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from turntree.rewards.limits import LimitExceeded
 
 
 def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
-    """The name and the value of ``name = value``.
+    """Split ``name = value``.
 
     Returns:
         ``(None, None)`` if neither side is a name, or the name occurs in the value.
@@ -50,7 +50,7 @@ def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
 
 
 def named_first(relation: Rel) -> Rel:
-    """A chain of equations with the name that it ends with in front: ``7 = x`` as ``x = 7``."""
+    """Move a name at the end of a chain of equations to its front: ``7 = x`` becomes ``x = 7``."""
     first, last = relation.terms[0], relation.terms[-1]
     if set(relation.signs) != {"="} or first is None or is_name(first) or not isinstance(last, Sym | Applied):
         return relation
@@ -61,20 +61,20 @@ def named_first(relation: Rel) -> Rel:
 
 
 def as_range(node: Node) -> Node:
-    """A relation about a function that is only named, as one about its values: ``0 < f(x) < 1``."""
+    """Turn a relation about a named function into one about its values: ``0 < f(x) < 1``."""
     if not isinstance(node, Rel):
         return node
     return Rel(tuple(Sym("y") if isinstance(side, Applied) else side for side in node.terms), node.signs)
 
 
 def same_name(one: Node, other: Node) -> bool:
-    """Whether two names are the same; ``y`` and ``f(x)`` are names of the same graph."""
+    # y and f(x) name the same graph.
     graphs = [name == Sym("y") or (isinstance(name, Applied) and name.args == (Sym("x"),)) for name in (one, other)]
     return ordered(one) == ordered(other) or (all(graphs) and Sym("y") in (one, other))
 
 
 def is_name(node: Node) -> bool:
-    """Whether a node can be the name of a value: ``x``, ``f(x)``, ``P(A)``, ``x, y``, ``V_1 : V_2``, words."""
+    """Return whether a node can name a value: ``x``, ``f(x)``, ``P(A)``, ``x, y``, ``V_1 : V_2``, words."""
     match node:
         case Sym() | Words() | Applied():
             return True
@@ -98,13 +98,13 @@ def is_name(node: Node) -> bool:
 
 
 def _is_linear(node: Node) -> bool:
-    """Whether a side is a multiple or a shift of one variable, so that the equation says what this is: ``2x = 5``."""
+    # A multiple or a shift of one variable fixes the variable, as in 2x = 5, so it is more than a name.
     names = free_variables(node)
     if len(names) != 1 or not isinstance(node, Add | Mul):
         return False
     (name,) = names
     try:
-        at = [real(Evaluation({name: Fraction(place)}).value(node)) for place in (0, 1, 2, 5)]
+        at = [real(Evaluation({name: Fraction(x)}).value(node)) for x in (0, 1, 2, 5)]
     except (CannotEvaluate, Undefined, LimitExceeded):
         return False
     slope = at[1] - at[0]
@@ -113,9 +113,10 @@ def _is_linear(node: Node) -> bool:
 
 
 def held_chain(answer: Rel, gold: Node) -> list[Node]:
-    """The sides of a chain that must have the same value; names and expressions with other variables are left out."""
+    """Return the sides of a chain that must agree, without names and expressions in other variables."""
     sides = [side for side in named_first(answer).terms if side is not None]
     known = free_variables(gold)
+    # Leading names only label the chain: in "A = x = 2 + 3 = 5" the sides from 2 + 3 on must agree.
     while len(sides) > 1:
         first = sides[0]
         own = free_variables(first)

@@ -1,4 +1,4 @@
-"""Elements of lists and sets: labels dropped, double signs expanded, repetitions dropped."""
+"""Elements of lists and sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_SIGNS = 4
 
 
 def items_of(group: Group) -> tuple[Node, ...]:
-    """Elements of a list, double signs expanded; a label of the first is a label of all."""
+    """Return the elements of a list, with double signs expanded; a label of the first applies to all."""
     items: list[Node] = []
     for item in group.items:
         spread = both_signs(item)
@@ -49,23 +49,23 @@ def items_of(group: Group) -> tuple[Node, ...]:
 
 
 def _without_dots(items: list[Node]) -> list[Node]:
-    r"""Items with an ellipsis filled in, where whole numbers go on in equal steps: ``1, 2, \dots, 10``."""
-    places = [place for place, item in enumerate(items) if isinstance(item, Sym) and item.name in _DOTS]
-    if len(places) != 1 or not 2 <= places[0] < len(items) - 1:
+    # Fill in an ellipsis between whole numbers in equal steps: 1, 2, \dots, 10.
+    indices = [index for index, item in enumerate(items) if isinstance(item, Sym) and item.name in _DOTS]
+    if len(indices) != 1 or not 2 <= indices[0] < len(items) - 1:
         return items
     known = [item.value for item in items if isinstance(item, Num) and item.value.denominator == 1]
     step = known[1] - known[0] if len(known) == len(items) - 1 else 0
     if not step or not 0 < (known[-1] - known[0]) / step < MAX_ELEMENTS or (known[-1] - known[0]) % step:
         return items
-    filled = [known[0] + step * place for place in range(int((known[-1] - known[0]) / step) + 1)]
-    given = filled[: places[0]] + filled[len(filled) - (len(items) - places[0] - 1) :]
+    filled = [known[0] + step * index for index in range(int((known[-1] - known[0]) / step) + 1)]
+    given = filled[: indices[0]] + filled[len(filled) - (len(items) - indices[0] - 1) :]
     return [Num(value) for value in filled] if given == known else items
 
 
 def without_domain(gold: Node, answer: Node) -> tuple[Node, Node]:
-    r"""Both without the points that are taken out of their domain: ``x + 1, x \ne 1``.
+    r"""Drop the points that are excluded from the domains of both values: ``x + 1, x \ne 1``.
 
-    The answer may take out points where the gold answer has no value, and may leave out what the gold answer says.
+    The answer may exclude points at which the gold answer has no value, and may omit exclusions of the gold answer.
     """
     if not isinstance(gold, Group) and not isinstance(answer, Group):
         return gold, answer
@@ -77,7 +77,7 @@ def without_domain(gold: Node, answer: Node) -> tuple[Node, Node]:
 
 
 def _domain(node: Node) -> tuple[Node, list[dict[str, Fraction]]]:
-    """A value, and the points taken out of its domain; none unless all that stands beside it is that."""
+    # Anything else beside the value means that this is a list, not a value with a domain.
     if not isinstance(node, Group) or node.opening or isinstance(node.items[0], Rel):
         return node, []
     points: list[dict[str, Fraction]] = []
@@ -101,7 +101,7 @@ def _is_undefined(node: Node, point: dict[str, Fraction]) -> bool:
 
 
 def by_name(group: Group) -> Group:
-    """Labelled values in the order of their names, as a tuple has them: ``y = 2, x = 1`` as ``x = 1, y = 2``."""
+    """Order labelled values by name, as in a tuple: ``y = 2, x = 1`` becomes ``x = 1, y = 2``."""
     named = [(labelled(item)[0] if isinstance(item, Rel) else None, item) for item in group.items]
     if not all(isinstance(name, Sym) for name, _ in named) or len({ordered(name) for name, _ in named if name}) < 2:
         return group
@@ -110,7 +110,6 @@ def by_name(group: Group) -> Group:
 
 
 def distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The items without those that repeat an earlier one up to order."""
     kept: dict[object, Node] = {}
     for item in items:
         kept.setdefault(ordered(item), item)
@@ -118,24 +117,24 @@ def distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def both_signs(node: Node) -> Node:
-    """A list of two if a double sign occurs, else the node itself."""
     if isinstance(node, Group | Rel) or not holds(node, Signed):
         return node
     if isinstance(node, SetOp):
         return node
     if isinstance(node, Add) and all(part.sign > 0 for part in walk(node) if isinstance(part, Signed)):
-        places = [place for place, term in enumerate(node.terms) if isinstance(term, Signed)]
-        if 1 < len(places) <= _MOST_SIGNS:  # each double sign by itself
+        indices = [index for index, term in enumerate(node.terms) if isinstance(term, Signed)]
+        # Independent signs in one sum: the number of values doubles with each, hence the bound.
+        if 1 < len(indices) <= _MOST_SIGNS:  # each double sign by itself
             return Group(
-                tuple(_chosen(node, places, signs) for signs in product((1, -1), repeat=len(places))), "{", "}"
+                tuple(_chosen(node, indices, signs) for signs in product((1, -1), repeat=len(indices))), "{", "}"
             )
     return Group((_signed(node, 1), _signed(node, -1)), "{", "}")
 
 
-def _chosen(node: Add, places: list[int], signs: tuple[int, ...]) -> Node:
+def _chosen(node: Add, indices: list[int], signs: tuple[int, ...]) -> Node:
     terms = list(node.terms)
-    for place, sign in zip(places, signs, strict=True):
-        terms[place] = _signed(terms[place], sign)
+    for index, sign in zip(indices, signs, strict=True):
+        terms[index] = _signed(terms[index], sign)
     return Add(tuple(terms))
 
 

@@ -1,5 +1,3 @@
-"""Matrices, their sums and products, scalars times matrices, and the ways to write a vector."""
-
 from __future__ import annotations
 
 from fractions import Fraction
@@ -7,12 +5,12 @@ from fractions import Fraction
 from turntree.rewards.formula.syntax.nodes import Add, Const, Group, Matrix, Mul, Node, Num, Sym
 from turntree.rewards.formula.syntax.walk import free_variables
 
+#: Unit vectors along the axes.
 _AXES = {f"{accent}({name})": axis for accent in ("hat", "vec") for axis, name in enumerate("ijk")}
-"""Unit vectors along the axes."""
 
 
 def as_matrix(node: Node) -> Matrix | None:
-    """A matrix with its sums and products carried out; ``None`` if a node is not a matrix."""
+    """Carry out the sums and products of a matrix; return ``None`` for any other node."""
     if isinstance(node, Matrix):
         return node
     if isinstance(node, Add):
@@ -42,10 +40,10 @@ _Entries = tuple[Node, ...]
 
 
 def as_vectors(gold: Node, answer: Node) -> tuple[_Entries, _Entries] | None:
-    r"""The entries of two vectors that are written otherwise: a column, a tuple, ``\hat{i} + 2\hat{j}``.
+    r"""Return the entries of two vectors in different notations: column, tuple, ``\hat{i} + 2\hat{j}``.
 
     Returns:
-        ``None`` unless both are vectors, of which at most one is a tuple.
+        ``None`` unless both are vectors, at most one of them a tuple.
     """
     known, other = isinstance(gold, Matrix | Group), isinstance(answer, Matrix | Group)
     if (known and type(gold) is type(answer)) or not (known or isinstance(gold, Add | Mul)):
@@ -71,11 +69,11 @@ def _entries(node: Node, *, named: bool) -> _Entries | None:
     found: dict[int, Node] = {}
     for term in node.terms if isinstance(node, Add) else (node,):
         factors = term.factors if isinstance(term, Mul) else (term,)
-        axes = [(place, axis) for place, one in enumerate(factors) if (axis := _axis(one)) is not None]
+        axes = [(index, axis) for index, one in enumerate(factors) if (axis := _axis(one)) is not None]
         if len(axes) != 1 or axes[0][1] in found:
             return None
-        place, axis = axes[0]
-        found[axis] = Mul((Num(Fraction(1)), *factors[:place], *factors[place + 1 :]))
+        index, axis = axes[0]
+        found[axis] = Mul((Num(Fraction(1)), *factors[:index], *factors[index + 1 :]))
     return tuple(found.get(axis, Num(Fraction(0))) for axis in range(max(found) + 1))
 
 

@@ -1,7 +1,4 @@
-"""Letters of options: ``B``, ``(B)``, ``B. 42``.
-
-Invariant: naming two options is wrong, whichever they are.
-"""
+"""Letters of options: ``B``, ``(B)``, ``B. 42``. Naming two options is always wrong."""
 
 from __future__ import annotations
 
@@ -16,17 +13,17 @@ from turntree.rewards.result import Status, Verdict
 
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 _WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)", re.DOTALL)
+#: Text beside an option: ``(B), 4``, ``(B) 4 or 5``.
 _BESIDE = re.compile(r"^[,;/&|+]|^and\b|\([a-z]\)|\b(?:or|not)\b")
-"""Something else beside an option: ``(B), 4``, ``(B) 4 or 5``."""
 _FURTHER_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
 _QUAD = re.compile(r"\\q?quad(?![a-z])|\\\\")
 _GAP = re.compile(r"\\(?:\\|(?:newline|q?quad)(?![a-z])|[hv]space\*?\s*\{[^{}]*\}|[,;:!> ])|[~\n]")
 _ENCLOSED = re.compile(r"\([^()]*\)")
+#: A letter with its mark: after a gap, a sign or a word, and without a mark between values.
 _MARKED = re.compile(
     r"\n\s*\(?([A-Za-z])\s*[.):](?=\s*\S)|[^\sA-Za-z]\s*([A-Z])\s*[.):](?=\s*\S)|"
     r"[A-Za-z]\s+([A-Z])[.)](?=\s+\S)|[,;]\s*([A-Z])\s+(?=[\d\\$-])"
 )
-"""The letter of an option with the mark behind it: after a gap, a sign, a word, and without one between values."""
 _WRAPPING = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:bf|rm)|left|right)(?![a-zA-Z])|\\[,;: {}]|[${}]")
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
 _NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\b\)?\.?")
@@ -42,12 +39,12 @@ _BEFORE_VALUE = re.compile(
 
 
 def is_option(gold: str) -> bool:
-    r"""Whether a gold answer of a mixed data set is the letter of an option: ``C``, ``(C)``, ``\text{C}``."""
+    r"""Return whether a gold answer of a mixed data set is an option: ``C``, ``(C)``, ``\text{C}``."""
     return _TEXT_LETTER.fullmatch(gold) is not None
 
 
 def named_letters(text: str) -> tuple[str, ...] | None:
-    r"""The letters of a list of options: ``\text{A, C}``, ``B and E``; ``None`` for anything else."""
+    r"""Return the letters of a list of options: ``\text{A, C}``, ``B and E``; ``None`` for other text."""
     if not any(map(str.isupper, text)):
         return None
     words = _WRAPPING.sub(" ", text).strip(" .")
@@ -55,9 +52,9 @@ def named_letters(text: str) -> tuple[str, ...] | None:
 
 
 def same_letters(gold: str, text: str) -> bool | None:
-    """Whether an answer lists the options of a gold answer; ``None`` if one of them lists none.
+    """Return whether an answer lists the gold answer's options; ``None`` if one of them lists none.
 
-    The order counts where the gold answer's is not that of the alphabet, as it does where things are put in order.
+    Order counts if the gold answer is not in alphabetical order, as in tasks that ask for an order.
     """
     right = named_letters(gold)
     ours = named_letters(text) if right else None
@@ -70,13 +67,12 @@ def same_letters(gold: str, text: str) -> bool | None:
 
 
 def without_option(text: str) -> str | None:
-    r"""The value behind the letter of its option: ``7`` of ``\textbf{(C)}\ 7``; ``None`` where there is no letter."""
+    r"""Return the value after an option's letter: ``7`` of ``\textbf{(C)}\ 7``; ``None`` without a letter."""
     match = _BEFORE_VALUE.match(text)
     return text[match.end() :] if match is not None else None
 
 
 def _names_several(text: str, first: str, allowed: str) -> bool:
-    r"""Whether another option stands behind the first one's text: ``A. 1 \quad B. 2``, ``A. cats B. dogs``."""
     apart = _WRAPPING.sub(" ", _GAP.sub("\n", HALF_OF_DAY.sub(r"\1m", text)))
     letters = [next(filter(None, found.groups())).lower() for found in _MARKED.finditer(_ENCLOSED.sub(" ", apart))]
     return any(letter != first and letter in allowed for letter in letters)
@@ -86,7 +82,7 @@ def compare_option(gold: str, text: str, answer_format: AnswerFormat) -> Verdict
     """Compare the letter that a text names.
 
     Returns:
-        ``None`` if the answer is not a letter and the data set is not one of options.
+        ``None`` if the answer is no letter and the data set is not multiple choice.
     """
     right = _LETTER.fullmatch(commands_stripped(gold).rstrip(" ,"))
     answer = commands_stripped(text)

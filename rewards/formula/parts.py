@@ -1,6 +1,6 @@
-"""Comparison of what has several parts: sets and intervals, lists, tuples, matrices, ratios.
+"""Comparison of values with several parts: sets and intervals, lists, tuples, matrices, ratios.
 
-Invariant: an element that is missing or that nobody asked for is a difference, never dropped.
+A missing or an additional element is always a difference.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from turntree.rewards.reading import flags
 
 
 class Parts(ABC):
-    """Compares values with several parts."""
-
     @abstractmethod
     def equal(self, gold: Node, answer: Node) -> bool | None:
-        """Whether an answer is right; ``None`` if neither could be shown."""
+        """Return whether an answer is right; ``None`` if neither could be shown."""
 
     def _sets(self, gold: Node, answer: Node) -> bool | None:
         if not isinstance(gold, Rel) or not isinstance(answer, Rel):
@@ -95,6 +93,7 @@ class Parts(ABC):
     def _in_order(self, gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool | None:
         if len(gold) != len(answer):
             return False
+        # One difference decides; one open part leaves the whole open.
         verdicts = [self.equal(right, ours) for right, ours in zip(gold, answer, strict=True)]
         return False if False in verdicts else None if None in verdicts else True
 
@@ -112,11 +111,12 @@ class Parts(ABC):
             if len(right) == 1:
                 raise Suspect(flags.CANDIDATES)
             return False
+        # Each gold item takes the first equal item; equality is close to transitive, so greedy matching suffices.
         remaining = list(ours)
         for item in right:
-            for place, other in enumerate(remaining):
+            for index, other in enumerate(remaining):
                 if self._same_item(item, other):
-                    del remaining[place]
+                    del remaining[index]
                     break
             else:
                 return False
@@ -138,15 +138,11 @@ class Parts(ABC):
         return self._in_order(flat[0], flat[1])
 
     def _ratios(self, gold: Node, answer: Node) -> bool | None:
-        sides = []
-        for node in (gold, answer):
-            if isinstance(node, Ratio):
-                sides.append(node.items)
-            else:
-                sides.append((node, Num(Fraction(1))))
+        sides = [node.items if isinstance(node, Ratio) else (node, Num(Fraction(1))) for node in (gold, answer)]
         right, ours = sides
         if len(right) != len(ours):
             return False
+        # 0 : 0 is no ratio; by cross products it would equal every ratio.
         if any(all(equal(part, Num(Fraction(0))) is True for part in side) for side in sides):
             return False
         if len(right) == 2 and equal(right[1], Num(Fraction(0))) is True:
@@ -158,5 +154,4 @@ class Parts(ABC):
 
 
 def _is_member(relation: Rel) -> bool:
-    """Whether the left side of a membership is a variable alone, so that the right side is its range."""
     return relation.terms[0] is None or isinstance(relation.terms[0], Sym | Applied)

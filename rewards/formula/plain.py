@@ -11,8 +11,7 @@ _STYLE = re.compile(
     r"mbox|operatorname)(?![a-zA-Z])|\\[,!;: ]|\\q?quad(?![a-zA-Z])|(?<!\\)[${}~\s]|\\[()]|\\ "
 )
 _STOP = re.compile(r"(?<!\.)\.$")
-_ENDING = frozenset(" ~.,;:!d\\")
-"""Last characters of what may be dropped behind an answer."""
+_ENDING = frozenset(" ~.,;:!d\\")  #: Last characters of text that may be dropped after an answer.
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf)?|mathrm|mathbf|mathit|mbox|operatorname|boxed)\s*(?![a-zA-Z])|\\[,!;:()\[\]]|[${}~]"
 )
@@ -22,18 +21,18 @@ _LEADING = re.compile(r"(?:\s|~|\\(?:displaystyle|textstyle|q?quad)(?![a-zA-Z])|
 _TRAILING = re.compile(r"(?:\s|~|\\(?:q?quad)(?![a-zA-Z])|\\[,!;: ]|(?<![.\\])\.(?=\s*$)|(?<!\\)\\(?=$))+$")
 _MATH = re.compile(r"\$([^$]*)\$|\$\$([^$]*)\$\$|\\\(((?:(?!\\[()]).)*)\\\)|\\\[((?:(?!\\[\[\]]).)*)\\\]", re.DOTALL)
 _SIZED = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)\s*(?=[()\[\]])")
+#: Upright letters that are words, or a unit.
 _ROMAN = re.compile(r"(?:(\\circ|\\mu)\s*)?\\mathrm\s*\{(?(1)(?=\w\})|(?=[ (]|[^{}]{2}))")
-"""Upright letters that are words, or a unit."""
 _SPACES = re.compile(r"(?:(?<!\\)~|[\n\t\u00a0])+")
 _BOX_OF_TEXT = re.compile(r"\\[mh]box\s*\{")
 _COLON = re.compile(r"(?:\\!)*\\colon(?![a-zA-Z]) ?(?:\\!)*|\{:\}")
 _BAR = re.compile(r"\\mid(?![a-zA-Z]) ?")
+#: Invisible braces around something that is no list.
 _BRACED = re.compile(r"\{(?!.*\\(?:over|choose|atop)(?![a-z]))((?:[^{},]|\{(?:[^{},]|\{[^{},]*\})*\})*)\}")
-"""Braces around something that is no list: nobody sees them."""
 
 
 def bared(text: str) -> str:
-    r"""An answer without what only sets it: spacing and a full stop around it, signs of mathematics, sizes of brackets.
+    r"""Strip an answer of typesetting: spacing, a final full stop, dollar signs, bracket sizes.
 
     Words in upright letters are text.
 
@@ -66,7 +65,7 @@ def bared(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    r"""A text without styling, spaces and grouping where they cannot change a value.
+    r"""Remove styling, spaces and digit grouping where they cannot change a value.
 
     Example:
         >>> plain(r"\text{Odd}") == plain("odd")
@@ -83,5 +82,4 @@ def plain(text: str) -> str:
 
 
 def commands_stripped(text: str) -> str:
-    """A text in lower case without styling, its words kept apart."""
     return " ".join(_COMMAND.sub(" ", HALF_OF_DAY.sub(r"\1m", text)).split()).strip(" .").lower()

@@ -1,7 +1,4 @@
-"""Values with units, brought to one unit, as one value, or out of a product.
-
-Invariant: a unit may be added or dropped, never contradicted.
-"""
+"""Values with units. A unit may be added or dropped, but never contradicted."""
 
 from __future__ import annotations
 
@@ -17,17 +14,16 @@ from turntree.rewards.reading import flags
 
 
 def without_unit(node: Node) -> Node:
-    """The value of a quantity; any other node unchanged."""
     return node.value if isinstance(node, Quantity) else node
 
 
 def unit_of(node: Node) -> Unit | None:
-    """The unit of a quantity; ``None`` for any other node, and for a unit that has no meaning."""
+    # None also for a unit without meaning.
     return read_unit(node.unit) if isinstance(node, Quantity) else None
 
 
 def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """The values of two quantities in the first one's unit; ``None`` where words of one contradict the other's.
+    """Return the values of two quantities in the first one's unit; ``None`` if their words conflict.
 
     Raises:
         Suspect: Words of the answer negate or blur it, or name a second answer.
@@ -46,10 +42,7 @@ def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
 
 
 def spelled_out(node: Node, other: Node) -> Node:
-    """A quantity as a product where the letters of its unit are the other's variables, ``4V`` beside ``4 V``.
-
-    A ``k`` that is no variable of the other is a thousand.
-    """
+    """Turn a quantity into a product if the letters of its unit are the other side's variables: ``4 V``."""
     if isinstance(node, Quantity) and not isinstance(other, Quantity):
         letters = [letter for word in node.unit.split() for letter in word]
         if letters and len(set(letters)) == len(letters) and set(letters) == free_variables(other):
@@ -64,7 +57,7 @@ def spelled_out(node: Node, other: Node) -> Node:
 
 
 def _as_quantity(product: Mul) -> Node:
-    r"""A number times a quotient of letters that is a known unit, ``5\frac{m}{s}``; any other product unchanged."""
+    # A number times a quotient of letters that is a known unit: 5\frac{m}{s}.
     values: list[Node] = []
     above: list[str] = []
     below: list[str] = []
@@ -91,9 +84,9 @@ def _as_quantity(product: Mul) -> Node:
 
 
 def united(node: Node) -> Node:
-    """A quantity that is written in several units as one: ``1 hour 30 minutes`` is 90 minutes.
+    """Join a quantity in several units: ``1 hour 30 minutes`` becomes 90 minutes.
 
-    Only units of one dimension, each smaller than the one before it, belong together.
+    The units must have one dimension and get smaller.
     """
     if not isinstance(node, Add | Group):
         return node

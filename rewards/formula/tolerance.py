@@ -1,4 +1,4 @@
-"""Tolerances that a data set grants to single numbers."""
+"""Tolerances of a data set for single numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turntree.rewards.limits import LimitExceeded
 
 
 def within_tolerance(gold: Node, answer: Node, answer_format: AnswerFormat) -> bool:
-    """Whether both are single numbers, of units that agree, whose difference the data set accepts."""
+    """Return whether two single numbers in agreeing units differ by no more than the format accepts."""
     try:
         values = in_one_unit(_unlabelled(gold), spelled_out(_unlabelled(answer), gold))
     except Suspect:
@@ -29,27 +29,27 @@ def within_tolerance(gold: Node, answer: Node, answer_format: AnswerFormat) -> b
         mp.mpf(answer_format.absolute_tolerance) if answer_format.absolute_tolerance else mp.mpf(0),
         answer_format.relative_tolerance * abs(right),
     )
-    if answer_format.rounded and (place := _last_place(gold)) is not None:
-        allowed = max(allowed, mp.mpf(10) ** place / 2)
+    if answer_format.rounded and (exponent := _last_digit_exponent(gold)) is not None:
+        allowed = max(allowed, mp.mpf(10) ** exponent / 2)
     return bool(difference <= allowed * (1 + mp.mpf(10) ** -12))
 
 
 def is_rounding(value: Node, rounded: Node) -> bool:
-    """Whether a number is another one rounded or cut off at its last digit; ``True`` where one is no number."""
+    """Return whether a number is another one, rounded or cut off at its last digit."""
     exact, written = _number(value), _number(rounded)
     if exact is None or written is None:
         return True
-    place = _last_place(rounded)
-    if place is None and isinstance(rounded, Num) and rounded.value:
-        place = len(digits := str(abs(rounded.value.numerator))) - len(digits.rstrip("0"))
+    exponent = _last_digit_exponent(rounded)
+    if exponent is None and isinstance(rounded, Num) and rounded.value:
+        exponent = len(digits := str(abs(rounded.value.numerator))) - len(digits.rstrip("0"))
     if isinstance(rounded, Quantity) and rounded.unit == "%" and not isinstance(value, Quantity):
         exact *= 100
-    unit = abs(exact) / 100 if place is None else mp.mpf(10) ** place
+    unit = abs(exact) / 100 if exponent is None else mp.mpf(10) ** exponent
     return bool(abs(exact - written) <= unit * (1 if abs(written) < abs(exact) else 0.500001))
 
 
-def _last_place(node: Node) -> int | None:
-    """The power of ten of the last digit of a rounded gold number; ``None`` for whole numbers and formulas."""
+def _last_digit_exponent(node: Node) -> int | None:
+    # Whole numbers and formulas are exact, not rounded.
     match node:
         case Num(value, decimals) if decimals == 0 and 0 < abs(value) < 10**300 and "e" in f"{float(value):.15g}":
             mantissa, exponent = f"{float(value):.15e}".split("e")
@@ -57,7 +57,7 @@ def _last_place(node: Node) -> int | None:
         case Mul((Num(_, decimals), Pow(Num(base), Num(exponent)))) if base == 10 and exponent.denominator == 1:
             return int(exponent) - decimals if decimals > 0 else None
         case Quantity(value, _):
-            return _last_place(value)
+            return _last_digit_exponent(value)
     return -digits if (digits := _decimals(node)) > 0 else None
 
 

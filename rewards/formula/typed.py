@@ -1,7 +1,6 @@
 """Comparison by type: sets by matching, tuples in order, intervals, matrices, ratios, units, equations, values.
 
-Invariant: a type that cannot be the gold answer's is a difference, and an answer that names more values than
-asked for is a suspicion, raised as ``Suspect``; neither ever reaches the comparison of values.
+A type that cannot be the gold answer's is a difference. An answer with more values than asked for raises ``Suspect``.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ from turntree.rewards.formula.syntax.problems import Suspect
 from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, replaced, walk
 from turntree.rewards.formula.tolerance import is_rounding
 from turntree.rewards.formula.units import singular
-from turntree.rewards.formula.values.constants import renamed
-from turntree.rewards.formula.values.numeric import equal
+from turntree.rewards.formula.values.numeric import equal, renamed
 from turntree.rewards.formula.values.realset import is_set_like, real_set
 from turntree.rewards.formula.values.undone import contradicts
 from turntree.rewards.formula.words import check_label, check_words
@@ -49,16 +47,14 @@ from turntree.rewards.reading import flags
 from turntree.rewards.reading.scales import numeral
 
 _ARTICLES = frozenset(str.split("the a an is are it there in of to on"))
-_KINDS = frozenset(("function", "number", "integer"))
-"""What a word of an answer is about: an ``odd function`` is ``odd``."""
+_KINDS = frozenset(("function", "number", "integer"))  #: Nouns that an answer may add: an ``odd function`` is ``odd``.
 _DECIMAL = 10
-_NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))
-"""Signs of relations that describe no set of numbers."""
-_POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")
-"""Names of points."""
+_NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))  #: Signs of relations that describe no set of numbers.
+_POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")  #: Names of points.
 _BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
 
 
+#: Words that name a value, or are synonyms.
 _PHRASES: dict[str, Node] = {
     **dict.fromkeys(("does not exist", "doesn't exist", "do not exist", "no limit", "nonexistent"), Words(("dne",))),
     **dict.fromkeys(
@@ -69,22 +65,21 @@ _PHRASES: dict[str, Node] = {
     ),
     "infinity": Const("inf"),
 }
-"""Words that name a value, or say the same as others."""
-_SAID = {tuple(word for word in phrase.split() if word not in _ARTICLES): node for phrase, node in _PHRASES.items()}
+_BY_WORDS = {tuple(word for word in phrase.split() if word not in _ARTICLES): node for phrase, node in _PHRASES.items()}
 
 
-def said(node: Node) -> Node:
-    """What a phrase names, if it is known; any other node unchanged."""
-    return _SAID.get(_content(node.words), node) if isinstance(node, Words) else node
+def named_by_phrase(node: Node) -> Node:
+    """Return the node that a phrase names; any other node unchanged."""
+    return _BY_WORDS.get(_content(node.words), node) if isinstance(node, Words) else node
 
 
 def _content(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Words without articles and the like, unless there are no others."""
+    # Articles and the like are all that some answers consist of; those keep their words.
     return tuple(word for word in words if word not in _ARTICLES) or words
 
 
 def check_labels(gold: Node, answer: Node) -> None:
-    """Raise ``Suspect`` for labels that make another value of an answer, unless the gold answer has them too."""
+    """Raise ``Suspect`` for labels that change the answer's value, unless the gold answer has them too."""
     known = {part.words for part in walk(gold) if isinstance(part, Words)}
     for relation in walk(answer):
         for side in relation.terms if isinstance(relation, Rel) else ():
@@ -95,23 +90,19 @@ def check_labels(gold: Node, answer: Node) -> None:
 
 
 class Comparison(Parts):
-    """Compares one answer with one gold answer."""
+    """Compare one answer with one gold answer; ``method`` then names the method that decided."""
 
     def __init__(self) -> None:
-        """Start; ``method`` afterwards names the method that decided."""
         self.method = "typed"
 
     def equal(self, gold: Node, answer: Node) -> bool | None:
-        """Whether an answer is right.
-
-        Returns:
-            ``None`` if neither could be shown.
+        """Return whether an answer is right; ``None`` if neither could be shown.
 
         Raises:
             Suspect: The answer asks for credit without committing to one value.
             LimitExceeded: A value is too large.
             Undefined: The answer has no value.
-            CannotEvaluate: An operation is not carried out here.
+            CannotEvaluate: The answer has an operation that this package does not carry out.
         """
         if ordered(gold) == ordered(answer):
             return True
@@ -120,6 +111,7 @@ class Comparison(Parts):
             return self._words(gold, answer)
         if isinstance(answer, Rel) and set(answer.signs) == {"="}:
             answer = _without_undone(answer)
+        # The gold answer may leave an integral undone; the answer may only if the gold answer does.
         if is_undone(answer):
             if not is_undone(gold):
                 raise Suspect(flags.RESTATED)
@@ -148,17 +140,24 @@ class Comparison(Parts):
             return self._groups(gold, answer)
         if is_set_like(gold) or is_set_like(answer) or (isinstance(gold, Const) and gold.name == "empty"):
             return self._sets(gold, answer)
-        if isinstance(gold, Group):
-            once = distinct(gold.items) if gold.opening == "{" else gold.items
-            return gold.opening in ("", "{") and len(once) == 1 and self.equal(gold.items[0], answer)
-        if isinstance(answer, Group):
-            if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
-                return True
-            raise Suspect(flags.CANDIDATES)
+        if isinstance(gold, Group) or isinstance(answer, Group):
+            return self._group_and_value(gold, answer)
         if holds(gold, Matrix) or holds(answer, Matrix):
             return self._matrices(gold, answer)
         if isinstance(gold, Ratio) or isinstance(answer, Ratio):
             return self._ratios(gold, answer)
+        return self._values(gold, answer)
+
+    def _group_and_value(self, gold: Node, answer: Node) -> bool | None:
+        if isinstance(gold, Group):
+            once = distinct(gold.items) if gold.opening == "{" else gold.items
+            return gold.opening in ("", "{") and len(once) == 1 and self.equal(gold.items[0], answer)
+        assert isinstance(answer, Group)
+        if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
+            return True
+        raise Suspect(flags.CANDIDATES)
+
+    def _values(self, gold: Node, answer: Node) -> bool | None:
         if isinstance(gold, Based):
             return _in_base(gold, answer)
         if isinstance(answer, Based) and answer.base != _DECIMAL:
@@ -172,7 +171,7 @@ class Comparison(Parts):
             return False
         self.method = "numeric"
         if not free_variables(gold) and free_variables(answer):
-            return False  # a product with 0 among others
+            return False  # for example a product with the factor 0
         verdict = equal(gold, answer)
         if verdict is False and any(equal(gold, other) for other in renamed(gold, answer)):
             return True
@@ -183,6 +182,7 @@ class Comparison(Parts):
             known = gold.name is not None and answer.name is not None
             if known and ordered(gold.name or gold) != ordered(answer.name or answer):
                 return False
+            # Congruent values differ by a whole number of moduli.
             same = equal(gold.modulus, answer.modulus)
             turns = Mul((Add((gold.value, Mul((MINUS_ONE, answer.value)))), Pow(gold.modulus, MINUS_ONE)))
             return same and equal(turns, Call("floor", (turns,)))
@@ -191,7 +191,7 @@ class Comparison(Parts):
         return answer.name is not None or equal(answer.value, Call("mod", (answer.value, answer.modulus)))
 
     def _words(self, gold: Node, answer: Node) -> bool | None:
-        gold, answer = said(_spelled(gold)), said(_spelled(answer))
+        gold, answer = named_by_phrase(_word_of_letters(gold)), named_by_phrase(_word_of_letters(answer))
         if not isinstance(gold, Words) and not isinstance(answer, Words):
             return self.equal(gold, answer)
         if isinstance(gold, Words) and isinstance(answer, Words):
@@ -232,7 +232,7 @@ class Comparison(Parts):
         return self.equal(gold, values[-1])
 
     def _rounded(self, gold: Node, exact: list[Node], rounded: list[Node]) -> bool | None:
-        """Against what a value is, and what it is about: only a gold answer with decimals may be what it is about."""
+        # In "5 is about 5.03" only a gold answer with decimals may be the approximation.
         for other in exact[1:]:
             if self.equal(exact[0], other) is False:
                 raise Suspect(flags.FALSE_CHAIN)
@@ -253,6 +253,7 @@ class Comparison(Parts):
         verdict = self.equal(*values)
         if verdict is True or all(dimensions):
             return verdict
+        # One side without the sign: 25 % may be written as 0.25.
         if "percent" in dimensions:
             bare, marked = (ours, right) if dimensions[0] else (right, ours)
             return self.equal(bare, Mul((marked, Num(Fraction(1, 100)))))
@@ -265,6 +266,7 @@ class Comparison(Parts):
             return False
         turn = Mul((Const("pi"), Num(Fraction(1, 180))))
         plain = answer if other == "radian" else gold
+        # A bare number without pi is ambiguous: 3 may be degrees.
         if not any(isinstance(part, Const) and part.name == "pi" for part in walk(plain)):
             return False
         return self.equal(
@@ -273,7 +275,7 @@ class Comparison(Parts):
 
 
 def _without_undone(relation: Rel) -> Node:
-    """A chain without what is left undone before its last side: ``\\int_0^1 x\\,dx = 1/2`` is ``1/2`` with a label."""
+    # A side left undone only labels the last side: \int_0^1 x\,dx = 1/2 is the value 1/2.
     kept = tuple(side for side in relation.terms[:-1] if side is None or not is_undone(side))
     last = relation.terms[-1]
     if last is None or is_undone(last) or len(kept) == len(relation.terms) - 1:
@@ -284,15 +286,13 @@ def _without_undone(relation: Rel) -> Node:
 
 
 def _named_as(gold: Node, answer: Node) -> Node:
-    """A set builder of one variable with the variable of another one."""
     names = free_variables(gold), free_variables(answer)
     if len(names[0]) != 1 or len(names[1]) != 1:
         return answer
     return replaced(answer, {next(iter(names[1])): Sym(next(iter(names[0])))})
 
 
-def _spelled(node: Node) -> Node:
-    """Letters side by side as the word that they spell; any other node unchanged."""
+def _word_of_letters(node: Node) -> Node:
     letters = [one.name for one in node.factors if isinstance(one, Sym | Const)] if isinstance(node, Mul) else []
     whole = isinstance(node, Mul) and len(letters) == len(node.factors) and all(len(one) == 1 for one in letters)
     return Words(("".join(letters).lower(),)) if whole else node

@@ -1,8 +1,3 @@
-"""Units of quantities: which agree, which contradict, which differ by a factor.
-
-Invariant: words without meaning ("exactly", "total") are not units.
-"""
-
 from __future__ import annotations
 
 import re
@@ -14,12 +9,9 @@ from typing import NamedTuple
 class Unit(NamedTuple):
     """The dimension and scale of a unit."""
 
-    dimension: str
-    """Name of the dimension; for unknown nouns, the noun itself."""
-    factor: Fraction = Fraction(1)
-    """Size of the unit in the dimension's first unit."""
-    known: bool = True
-    """Whether it is in the table below."""
+    dimension: str  #: name of the dimension; for an unknown noun, the noun
+    factor: Fraction = Fraction(1)  #: size in the first unit of the dimension's row in the table
+    known: bool = True  #: whether the table below has the unit
 
 
 _TABLE = {
@@ -96,10 +88,10 @@ _WRITTEN_OUT = {
 
 @lru_cache(maxsize=256)
 def read_unit(text: str) -> Unit | None:
-    """The dimension and scale of a unit as written; ``None`` if it has no meaning.
+    """Return the dimension and scale of a unit; ``None`` if its words have no meaning ("exactly", "total").
 
     Args:
-        text: Words and signs, as ``Quantity.unit`` holds them.
+        text: Words and signs as in ``Quantity.unit``.
 
     Example:
         >>> read_unit("square cm").dimension
@@ -109,10 +101,10 @@ def read_unit(text: str) -> Unit | None:
     parts = [part for part in " ".join(words).split() if part.lower() not in FILLERS or part == "A"]
     dimensions: dict[str, int] = {}
     factor = Fraction(1)
-    over, exponent, nouns, place = 1, 1, [], 0
-    while place < len(parts):
-        part = parts[place]
-        place += 1
+    over, exponent, nouns, index = 1, 1, [], 0
+    while index < len(parts):
+        part = parts[index]
+        index += 1
         if part in ("/", "per"):
             over = -1
             continue
@@ -122,11 +114,11 @@ def read_unit(text: str) -> Unit | None:
         if part.startswith("^"):
             continue
         unit = _look_up(part)
-        if place < len(parts) and re.fullmatch(r"\^-?\d", parts[place]):
-            exponent = int(parts[place][1:])
-        elif place < len(parts) and parts[place].lower() in ("squared", "cubed"):
-            exponent = 2 if parts[place].lower() == "squared" else 3
-            place += 1
+        if index < len(parts) and re.fullmatch(r"\^-?\d", parts[index]):
+            exponent = int(parts[index][1:])
+        elif index < len(parts) and parts[index].lower() in ("squared", "cubed"):
+            exponent = 2 if parts[index].lower() == "squared" else 3
+            index += 1
         if unit is None:
             if part.lower() not in GENERIC:
                 nouns.append(singular(part.lower()))
@@ -151,5 +143,4 @@ def _look_up(word: str) -> Unit | None:
 
 
 def singular(word: str) -> str:
-    """A noun without the ``s`` of its plural."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -1,7 +1,4 @@
-"""Words around values: those that negate or blur, those that oppose each other, those that answer by themselves.
-
-Invariant: a word that may change a value is suspect, never dropped.
-"""
+"""Words around values that negate, blur or oppose them, or that are answers by themselves."""
 
 from __future__ import annotations
 
@@ -12,22 +9,23 @@ from turntree.rewards.formula.units import read_unit
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.scales import ASKING, changes_named
 
+#: ``5 more pages`` is a number of pages, but ``5 more than`` is not.
 _COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
-"""``5 more pages`` is a number of pages, ``5 more than`` that is not."""
+#: Parts of a label that describe what it counts: ``days with no rain``, ``area under the curve``.
 _DESCRIBING = re.compile(
     r"(?<=[a-z] )(?<!answer )(?<!value )(?:(?:with no|without) (?!(?:a|an|the|any)\b)|"
     r"(?:under|above|below|between|around|over) (?:the|a|two) (?!answer|result|value|solution))[a-z]+|"
     r"(?<!at )\b(?:least|smaller|larger|greater|all)(?= (?!than|the|of|or|and|but|answers?|values?)[a-z])"
 )
-"""What a label may say of the things that it counts or measures: ``days with no rain``, ``area under the curve``."""
+#: Words of a label that reject its value as the answer.
 _REJECTING = frozenset(
     str.split("rejected discarded excluded eliminated ruled dismissed invalid option former old attempt mistake")
 )
-"""Words of a label that say that a value is not, or not yet, the answer."""
 _NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)\.?$")
 _TITLED = re.compile(r"\b(?:Mrs?|Ms|Dr)\.? [A-Z]")
 _MONTHS = frozenset(str.split("january february march april may june july august september october november december"))
 _ANSWERS = re.compile(r"\b(?:even|odd|yes|true|false)$", re.IGNORECASE)
+#: Words that oppose each other, one axis per row.
 _AXES = tuple(
     {word: pole for pole, words in enumerate(row.split(" / ")) for word in words.split()}
     for row in """am morning / pm afternoon evening night
@@ -61,11 +59,10 @@ maximum / minimum
 simple / compound
 in entering / out leaving""".splitlines()
 )
-"""Words that oppose each other, a row an axis."""
 
 
 def opposed(unit: str, other: str) -> bool:
-    """Whether the words around two values oppose each other: ``km east`` and ``km west``.
+    """Return whether the words around two values oppose each other: ``km east`` and ``km west``.
 
     Example:
         >>> opposed("km east", "km west"), opposed("km east", "km")
@@ -80,10 +77,10 @@ def opposed(unit: str, other: str) -> bool:
 
 
 def check_words(text: str) -> None:
-    """Refuse words that negate a value or blur it.
+    """Refuse words that negate or blur a value.
 
     Raises:
-        Suspect: There is one.
+        Suspect: There is such a word.
     """
     for word in re.findall(r"[A-Za-z']+", _COMPARED.sub("", text.lower())):
         if word in flags.NEGATIVE_WORDS:
@@ -93,10 +90,10 @@ def check_words(text: str) -> None:
 
 
 def check_label(words: tuple[str, ...]) -> None:
-    """Refuse words before a value that make another one of it: ``not = 7``, ``at least: 7``, ``half = 7``.
+    """Refuse labels that change a value: ``not = 7``, ``at least: 7``, ``half = 7``.
 
     Raises:
-        Suspect: They do.
+        Suspect: The label changes the value.
     """
     label = " ".join(words).replace("left over", "left")
     if words[0] in ASKING or changes_named(label):
@@ -107,10 +104,10 @@ def check_label(words: tuple[str, ...]) -> None:
 
 
 def is_second_answer(unit: str, *, beside: str, question: str = "") -> bool:
-    """Whether the last word behind a number answers by itself, unless the other value has it too.
+    """Return whether the last word after a number is an answer too, and the other value lacks it.
 
-    A name does: one with a title, or one that a question has with a capital within a sentence and nowhere without
-    one. What is counted does not, whatever its first letter, nor does a unit or a month.
+    A name is an answer if it has a title, or if the question only has it with a capital. Counted things, units and
+    months are not answers, whatever their first letter.
 
     Example:
         >>> question = "How many eggs does James have more than Mary?"

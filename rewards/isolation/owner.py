@@ -1,10 +1,8 @@
-"""The thread that owns the workers of one process and waits on their sockets.
+"""The thread that owns this process's workers and waits on their sockets.
 
-All others hand it jobs and get futures, so threads, event loops and actors may use one pool at once.
-Invariants: a job ends within the deadline of starting; a worker that overruns is killed and replaced; a job whose
-worker dies is tried again; a job that has run longer than ``patience`` gives its place to the next, so short work
-never waits for long work. A job that fails by its own fault is tried once more on a new worker; if it fails again,
-the gold answer alone is tried: if that is understood, the answer is wrong, else ungraded.
+Other threads submit jobs and get futures. A job ends within its deadline: an overrunning worker is killed and
+replaced. A job that fails by its own fault is retried once on a new worker. If the retry fails too, the gold answer
+is tried alone: the answer is wrong if that succeeds, and ungraded if not.
 """
 
 from __future__ import annotations
@@ -23,120 +21,113 @@ from multiprocessing.connection import Connection
 from time import monotonic
 
 from turntree.rewards.errors import IsolationError
-from turntree.rewards.isolation.crew import Crew
-from turntree.rewards.isolation.run import Run, Task, cpu_seconds
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
+from turntree.rewards.isolation.workers import Run, Task, WorkerSet, cpu_seconds
 from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
+#: deadlines granted to a comparison that gets less than half of a processor; ungraded after that
 _STARVED_DEADLINES = 10
-"""Deadlines granted to a comparison that gets less than half of a processor; it is left ungraded after them."""
+#: signals that a process causes itself; all other signals come from outside
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
-"""Signals that a process causes itself; any other comes from outside."""
 
 
-class Bell:
-    """Wakes a thread that waits on sockets, from any other."""
+class Waker:
+    """A socket pair by which any thread wakes the owner's ``select``."""
 
     def __init__(self) -> None:
-        self.heard, self._rung = socket.socketpair()
-        self.heard.setblocking(False)
-        self._rung.setblocking(False)
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
+        self._sender.setblocking(False)
 
-    def ring(self) -> None:
-        """Wake it; more than one ring, or one after ``close``, is nothing."""
+    def wake(self) -> None:
+        # A full or closed socket needs no second byte: the owner is awake already, or gone.
         with contextlib.suppress(OSError):
-            self._rung.send(b".")
+            self._sender.send(b".")
 
-    def hush(self) -> None:
-        """Forget all rings so far."""
+    def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self.heard.recv(4096)
+            self.receiver.recv(4096)
 
     def close(self) -> None:
-        """Close both ends."""
-        self.heard.close()
-        self._rung.close()
+        self.receiver.close()
+        self._sender.close()
 
 
 class Owner:
-    """The thread that owns the workers of one process."""
-
     def __init__(self, settings: PoolSettings) -> None:
         self.process = os.getpid()
         self._settings = settings
         self._incoming: deque[Task] = deque()
-        self._quick: deque[Task] = deque()
-        self._slow: deque[Task] = deque()
-        self._crew = Crew(settings)
+        self._fast_queue: deque[Task] = deque()
+        self._slow_queue: deque[Task] = deque()
+        self._workers = WorkerSet(settings)
         self._runs: dict[Connection, Run] = {}
         self._selector = selectors.DefaultSelector()
-        self._bell = Bell()
-        self._selector.register(self._bell.heard, selectors.EVENT_READ)
+        self._waker = Waker()
+        self._selector.register(self._waker.receiver, selectors.EVENT_READ)
         self.closing = False
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._live, name="turntree-rewards", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="turntree-rewards", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job) -> Future[Verdict]:
-        """Submit a job; returns the future verdict."""
         task = Task(job)
         self._incoming.append(task)
-        self._bell.ring()
+        self._waker.wake()
         return task.future
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers alive now."""
-        return [worker.pid for worker in (*self._crew.idle, *(run.worker for run in tuple(self._runs.values())))]
+        return [worker.pid for worker in (*self._workers.idle, *(run.worker for run in tuple(self._runs.values())))]
 
     def server_pid(self) -> int | None:
-        """Process id of the fork server."""
-        server = self._crew.server
+        server = self._workers.server
         return server.pid if server is not None else None
 
     def close(self) -> None:
-        """End the thread, the workers and the fork server."""
         self.closing = True
-        self._bell.ring()
+        self._waker.wake()
         self._thread.join(timeout=10)
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         try:
             while not self.closing:
-                self._quick.extend(self._incoming.popleft() for _ in range(len(self._incoming)))
+                self._fast_queue.extend(self._incoming.popleft() for _ in range(len(self._incoming)))
                 self._start_tasks()
-                for key, _ in self._selector.select(self._patience()):
-                    if key.fileobj is self._bell.heard:
-                        self._bell.hush()
+                for key, _ in self._selector.select(self._wait_seconds()):
+                    if key.fileobj is self._waker.receiver:
+                        self._waker.clear()
                     else:
                         self._finish(self._runs[key.fileobj])  # type: ignore[index]
-                self._keep_deadlines(monotonic())
+                self._enforce_deadlines(monotonic())
         except Exception as error:
             _log.exception("the owner of the comparison workers failed")
             self._failure = error
         finally:
             self.closing = True
-            self._give_up()
+            self._resolve_all()
 
-    def _patience(self) -> float | None:
-        """Seconds until a run needs attention."""
+    def _wait_seconds(self) -> float | None:
+        # Seconds until the next patience or deadline ends; None waits for a socket alone.
         settings, now = self._settings, monotonic()
         ends = []
         for run in self._runs.values():
             impatient = run.cpu_seconds is None
             end = run.started + (settings.patience_seconds if impatient else self._deadline(run))
+            # A starved run is past its deadline; look again after a tenth of a deadline instead of spinning.
             ends.append(end if end > now or impatient else now + settings.deadline_seconds / 10)
         return max(0.0, min(ends) - now) if ends else None
 
     def _start_tasks(self) -> None:
         slow = sum(run.slow for run in self._runs.values())
-        while self._quick and len(self._runs) - slow < self._settings.places:
-            self._start(self._quick.popleft(), slow=False)
-        while self._slow and slow < self._settings.places:
-            self._start(self._slow.popleft(), slow=True)
+        # Slow runs have slots of their own, so short comparisons never wait for long ones.
+        while self._fast_queue and len(self._runs) - slow < self._settings.slots:
+            self._start(self._fast_queue.popleft(), slow=False)
+        while self._slow_queue and slow < self._settings.slots:
+            self._start(self._slow_queue.popleft(), slow=True)
             slow += 1
 
     def _start(self, task: Task, *, slow: bool) -> None:
@@ -145,38 +136,39 @@ class Owner:
         gone = 0
         while True:
             try:
-                worker = self._crew.take(fresh=bool(task.deaths or task.failures or gone))
+                worker = self._workers.take(fresh=bool(task.deaths or task.failures or gone))
             except IsolationError:
-                self._quick.appendleft(task)
+                # Back in the queue, so that ``_resolve_all`` resolves its future.
+                self._fast_queue.appendleft(task)
                 raise
             try:
                 worker.channel.send(task.job)
                 break
             except OSError:  # killed while it was idle
-                self._crew.bury(worker)
+                self._workers.reap(worker)
                 gone += 1
-                if gone > 2 * self._settings.places + _TRIES:
-                    self._quick.appendleft(task)
+                if gone > 2 * self._settings.slots + _TRIES:
+                    self._fast_queue.appendleft(task)
                     raise IsolationError("workers die before they are given work") from None
         self._runs[worker.channel] = Run(worker, task, monotonic(), slow)
         self._selector.register(worker.channel, selectors.EVENT_READ)
 
     def _finish(self, run: Run) -> None:
-        self._end(run)
+        self._remove(run)
         try:
             verdict, seconds = run.worker.channel.recv()
         except (EOFError, OSError):
-            self._again(run, self._crew.bury(run.worker))
+            self._retry_death(run, self._workers.reap(run.worker))
             return
-        if run.task.asks_gold:
-            self._judge(run.task, understood=verdict.correct is True, seconds=seconds)
+        if run.task.gold_only:
+            self._settle(run.task, understood=verdict.correct is True, seconds=seconds)
         elif verdict.status in (Status.MEMORY, Status.CRASHED):
-            self._doubt(run, verdict.status)
+            self._retry_failure(run, verdict.status)
         else:
             run.task.resolve(replace(verdict, seconds=seconds))
-        self._crew.give_back(run.worker, spent=verdict.status is Status.MEMORY)
+        self._workers.give_back(run.worker, spent=verdict.status is Status.MEMORY)
 
-    def _keep_deadlines(self, now: float) -> None:
+    def _enforce_deadlines(self, now: float) -> None:
         settings = self._settings
         slow = sum(run.slow for run in self._runs.values())
         for run in tuple(self._runs.values()):
@@ -190,68 +182,67 @@ class Owner:
                 starved = self._is_starved(run)
                 if starved and spent < _STARVED_DEADLINES * self._deadline(run):
                     continue
-                self._end(run)
-                self._crew.bury(run.worker)
+                self._remove(run)
+                self._workers.reap(run.worker)
                 if starved and run.task.failures:
                     run.task.resolve(Verdict(correct=None, status=Status.TIMEOUT, seconds=spent))
                 else:
-                    self._doubt(run, Status.TIMEOUT)
+                    self._retry_failure(run, Status.TIMEOUT)
             elif not run.slow and spent >= settings.patience_seconds:
-                if slow < settings.places:
+                if slow < settings.slots:
                     run.slow = True
                     slow += 1
-                elif self._quick and not run.worker.channel.poll():  # no place for slow work: start again later
-                    self._end(run)
-                    self._crew.bury(run.worker)
-                    self._slow.append(run.task)
+                elif self._fast_queue and not run.worker.channel.poll():  # no slot for slow work: start again later
+                    self._remove(run)
+                    self._workers.reap(run.worker)
+                    self._slow_queue.append(run.task)
 
     def _deadline(self, run: Run) -> float:
-        """Seconds that a run may take: a quarter of the deadline at the first try."""
+        # The first try gets a quarter of the deadline: most overruns are accidents of a worker.
         whole = self._settings.deadline_seconds
         return whole if run.task.failures else max(whole / 4, self._settings.patience_seconds)
 
     def _is_starved(self, run: Run) -> bool:
-        """Whether the machine, not the comparison, causes the delay."""
+        # A worker that got less than half of a processor is slowed by the machine, not by the comparison.
         used = cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
         return used < (self._deadline(run) - self._settings.patience_seconds) / 2
 
-    def _again(self, run: Run, death: int) -> None:
-        """Retry a task whose worker died, unless the task probably causes the deaths."""
+    def _retry_death(self, run: Run, death: int) -> None:
         task = run.task
         task.deaths.append(death)
+        # A worker may be killed from outside; the answer is blamed only after several deaths.
         if len(task.deaths) < _TRIES:
-            (self._slow if run.slow else self._quick).appendleft(task)
-        elif _OWN_DEATHS.issuperset(task.deaths) and not task.asks_gold:
+            (self._slow_queue if run.slow else self._fast_queue).appendleft(task)
+        elif _OWN_DEATHS.issuperset(task.deaths) and not task.gold_only:
             task.failures.append(Status.CRASHED)  # that was the second try, and the third
-            self._doubt(run, Status.CRASHED)
+            self._retry_failure(run, Status.CRASHED)
         else:
             task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=monotonic() - run.started))
 
-    def _doubt(self, run: Run, status: Status) -> None:
-        """Continue after a failure that the answer may have caused."""
+    def _retry_failure(self, run: Run, status: Status) -> None:
         task = run.task
-        if task.asks_gold:
-            self._judge(task, understood=False, seconds=monotonic() - run.started)
+        if task.gold_only:
+            self._settle(task, understood=False, seconds=monotonic() - run.started)
             return
         task.failures.append(status)
         if len(task.failures) > 1:
-            task.asks_gold = True
+            task.gold_only = True
             task.job = task.job._replace(answer=None)
-        self._slow.append(task)
+        self._slow_queue.append(task)
 
-    def _judge(self, task: Task, *, understood: bool, seconds: float) -> None:
-        """The verdict on an answer that failed twice, by the outcome of the gold answer alone."""
+    def _settle(self, task: Task, *, understood: bool, seconds: float) -> None:
+        # The answer failed twice; the outcome of the gold answer alone decides between wrong and ungraded.
         status = task.failures[-1]
         flag = () if not understood else (flags.NOT_UNDERSTOOD,)
         task.resolve(Verdict(correct=False if understood else None, status=status, flags=flag, seconds=seconds))
 
-    def _end(self, run: Run) -> None:
+    def _remove(self, run: Run) -> None:
         self._selector.unregister(run.worker.channel)
         del self._runs[run.worker.channel]
 
-    def _give_up(self) -> None:
-        self._crew.close()
-        waiting = [run.task for run in self._runs.values()] + [*self._quick, *self._slow, *self._incoming]
+    def _resolve_all(self) -> None:
+        self._workers.close()
+        waiting = [run.task for run in self._runs.values()] + [*self._fast_queue, *self._slow_queue, *self._incoming]
         for task in waiting:
             if self._failure is None:
                 task.resolve(Verdict(correct=None, status=Status.CRASHED))
@@ -260,4 +251,4 @@ class Owner:
         for run in self._runs.values():
             run.worker.channel.close()
         self._selector.close()
-        self._bell.close()
+        self._waker.close()

@@ -1,8 +1,7 @@
-"""The process that forks workers: single-threaded, without foreign state, warm.
+"""The process that forks workers: single-threaded and warm. It never runs a comparison itself.
 
-It is started as a fresh interpreter, imports the workers' modules, and forks one on request. Invariant: it
-never runs a comparison itself; when its caller is gone (the control socket ends), it kills every worker and
-exits; when it is killed itself, the kernel kills the workers.
+If the caller is gone (the control socket ends), the server kills every worker and exits. If the server is killed,
+the kernel kills its workers.
 """
 
 from __future__ import annotations
@@ -22,28 +21,25 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Fork(NamedTuple):
-    """A request for a worker; its end of the socket pair follows as a file descriptor."""
+    """A request for a worker, whose end of the socket pair follows as a file descriptor."""
 
-    memory_bytes: int
-    """Address space that it may use beyond its own at the start."""
-    cpu_seconds: int
-    """Processor time that one comparison may use."""
+    memory_bytes: int  #: address space beyond what the worker uses at the start
+    cpu_seconds: int  #: processor time of one comparison
 
 
 class Kill(NamedTuple):
-    """A request to end a worker; the answer is the signal that ended it, 0 if it had exited by itself."""
+    """A request to end a worker; the answer is the signal that ended it, 0 for a plain exit."""
 
     pid: int
-    """Its process id, as the answer to ``Fork`` gave it."""
 
 
 def serve(control_descriptor: int) -> None:
-    """Fork and kill workers until the caller is gone."""
     caller = os.getppid()
     control = Connection(control_descriptor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the caller decides when this ends
         signal.signal(number, signal.SIG_IGN)
     warm_up()
+    # Frozen objects are not touched by later collections, so forks keep sharing their memory pages.
     gc.collect()
     gc.freeze()
     children: set[int] = set()
@@ -79,11 +75,12 @@ def _fork(request: Fork, descriptor: int, control: Connection) -> int:
         _die_with(server)
         serve_comparisons(Connection(descriptor), request.memory_bytes, request.cpu_seconds)
     finally:
+        # Skip the handlers and buffers that the worker inherited from the server.
         os._exit(0)
 
 
 def _die_with(server: int) -> None:
-    """Ask the kernel to end this worker when the server is gone."""
+    # Ask the kernel to kill this worker when the server dies.
     with contextlib.suppress(OSError, AttributeError):  # not Linux: the end of the socket remains
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
@@ -91,7 +88,7 @@ def _die_with(server: int) -> None:
 
 
 def _reap(children: set[int], ended: dict[int, int]) -> None:
-    """Reap ended children, and keep their signals until the caller asks."""
+    # The signals are kept until the caller asks for them.
     while children:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -105,7 +102,6 @@ def _reap(children: set[int], ended: dict[int, int]) -> None:
 
 
 def _kill(pid: int, children: set[int], ended: dict[int, int]) -> int:
-    """End a worker; returns the number of the signal that ended it, 0 if it had exited by itself."""
     _reap(children, ended)
     if pid in children:
         with contextlib.suppress(ProcessLookupError):

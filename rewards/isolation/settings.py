@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """Workers and their limits."""
+    """Worker processes and their limits."""
 
     workers: int = 0
-    """Comparisons that run at once, except those that exceed their patience; 0 takes the processors, at most 4."""
+    """Comparisons that run at once, not counting slow ones; 0 takes the number of processors, at most 4."""
     deadline_seconds: float = 1.0
-    """Wall time of one comparison. One that exceeds a quarter of it is restarted, with all of it, on a new worker;
-    if that does not end either, the answer is wrong if the gold answer alone is understood in time. If the
-    machine is so busy that a worker got less than half a processor, it may take up to ten times as much, and is
-    ungraded beyond."""
+    """Wall time of one comparison.
+
+    The first try gets a quarter of it. A second try on a new worker gets all of it, and up to ten times as much if a
+    busy machine gives the worker less than half a processor."""
     patience_seconds: float = 0.1
-    """Wall time after which a comparison gives its place to the next one."""
+    """Wall time after which a comparison counts as slow and the next one starts."""
     memory_bytes: int = 1 << 30
-    """Address space of a worker, beyond its own at the start."""
+    """Address space that a worker may use beyond what it has at the start."""
     jobs_per_worker: int = 20_000
     """Comparisons after which a worker is replaced."""
 
@@ -33,6 +33,6 @@ class PoolSettings:
             raise ValueError(f"memory_bytes must be 64 MiB or more, got {self.memory_bytes}")
 
     @property
-    def places(self) -> int:
-        """Comparisons that run at once."""
+    def slots(self) -> int:
+        """Number of comparisons that run at once."""
         return self.workers or max(1, min(4, len(os.sched_getaffinity(0))))

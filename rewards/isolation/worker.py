@@ -1,9 +1,3 @@
-"""The worker process: one comparison after another, within its limits.
-
-Invariant: whatever a comparison raises becomes a verdict. After running out of memory the worker ends, because
-its memory can no longer be trusted.
-"""
-
 from __future__ import annotations
 
 import logging
@@ -21,20 +15,14 @@ _log = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """A worker's job: to compare, or to try the gold answer alone."""
-
     gold: str
-    """The right answer."""
-    answer: Answer | None
-    """The answer found in the text; ``None`` asks whether the gold answer is understood: right, or ungraded."""
+    answer: Answer | None  #: ``None`` asks whether the gold answer is understood: right if so, else ungraded
     answer_format: AnswerFormat
-    """Rules of the data set."""
     question: str = ""
-    """The question asked of the policy."""
 
 
 def warm_up() -> None:
-    """Import and use once what comparisons need, so that forks start warm."""
+    # Import sympy and use it once, so that forked workers start warm.
     import sympy  # noqa: F401  (the last stage; forks share it)
 
     from turntree.rewards.formula.compare import compare
@@ -44,7 +32,7 @@ def warm_up() -> None:
 
 
 def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) -> None:
-    """Answer comparisons until the caller is gone.
+    """Run comparisons until the caller is gone. Whatever a comparison raises becomes a verdict.
 
     Args:
         channel: Connection to the caller.
@@ -55,6 +43,7 @@ def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) 
 
     _limit_memory(memory_bytes)
     while True:
+        # Renewed for each comparison: the limit counts the time of the whole process.
         _limit_cpu(cpu_seconds)
         began = perf_counter()
         exhausted = False
@@ -76,6 +65,7 @@ def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) 
             channel.send((verdict, perf_counter() - began))
         except OSError:
             return
+        # After running out of memory, the state of the interpreter cannot be trusted.
         if exhausted:
             return
 
@@ -84,11 +74,12 @@ def _limit_memory(memory_bytes: int) -> None:
     with open("/proc/self/statm") as statm:
         in_use = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + memory_bytes, in_use + memory_bytes))
+    # A killed worker must not write its memory to disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _limit_cpu(cpu_seconds: int) -> None:
-    """Set the soft limit beyond the time already used; the kernel ends the process at the limit."""
+    # The soft limit counts from the process's start, so the time already used is added.
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     soft = math.ceil(usage.ru_utime + usage.ru_stime) + cpu_seconds

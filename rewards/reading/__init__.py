@@ -1,4 +1,1 @@
-"""Extraction of the answer that a text commits to, and of signs of hacking.
-
-Not here: the meaning of a formula (``formula``).
-"""
+"""Extraction of the answer to which a text commits, and of signs of reward hacking."""

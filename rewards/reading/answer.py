@@ -1,8 +1,7 @@
-"""The final answer in a text, and exact equality of numbers.
+"""The final answer of a text, and exact equality of numbers.
 
-Covered: answers in the form ``#### x`` and plain numbers. Not covered: boxes,
-units, symbolic equality. Text is only ever read with regular expressions and
-turned into fractions; nothing is evaluated, and long input is refused.
+Covered: answers of the form ``#### x`` and plain numbers. Not covered: boxes, units, symbolic equality. Text is
+parsed with regular expressions into fractions; nothing is evaluated, and long input is refused.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ _NUMBER = re.compile(rf"([+-]?)\s*({_DIGITS})(?:\s*/\s*({_DIGITS}))?")
 
 
 def final_answer(text: str) -> str | None:
-    """The text after the last ``####`` on its line, outside of thoughts.
+    r"""Return the text after the last ``####`` on its line, outside of thoughts.
 
     Args:
         text: The policy's own text, without text of the environment.
 
     Returns:
-        The answer, stripped of blanks and of a full stop at its end; ``None`` without an answer.
+        The answer without surrounding blanks and a final full stop; ``None`` if there is no answer.
 
     Example:
-        >>> final_answer("3*4 is 12, so\\n#### 12")
+        >>> final_answer("3*4 is 12, so\n#### 12")
         '12'
     """
     spoken = without_thoughts(text)[0] if may_think(text) else text
@@ -41,13 +40,10 @@ def final_answer(text: str) -> str | None:
 
 
 def same_number(answer: str, gold: str) -> bool:
-    """Whether two texts name the same number, exactly.
+    """Return whether two texts are exactly the same number.
 
-    Thousands separators, ``$``, ``%`` and trailing zeros do not matter; ``a/b`` is a fraction. Where the
-    gold answer is a percentage, its decimal form counts as well (25 % is 0.25).
-
-    Returns:
-        ``False`` also if either text is not a number.
+    Thousands separators, ``$``, ``%`` and trailing zeros do not matter; ``a/b`` is a fraction. If the gold answer is a
+    percentage, its decimal form counts too (25 % is 0.25). Text that is not a number equals nothing.
 
     Example:
         >>> same_number("$1,200.00", "1200"), same_number("0.5", "1/2"), same_number("0.333", "1/3")
@@ -61,7 +57,7 @@ def same_number(answer: str, gold: str) -> bool:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The number that a text is, without ``$`` and ``%``; ``None`` if it is anything else."""
+    """Parse a number, ignoring ``$`` and ``%``; return ``None`` for any other text."""
     if len(text) > _MAX_LENGTH:
         return None
     text = text.replace("\N{MINUS SIGN}", "-")

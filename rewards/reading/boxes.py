@@ -1,7 +1,4 @@
-r"""The boxes of a text: ``\boxed{}``, ``\fbox{}``, ``\framebox{}``.
-
-Invariant: one pass to find the boxes, and a bounded look at the last ones.
-"""
+r"""The boxes of a text: ``\boxed{}``, ``\fbox{}``, ``\framebox{}``."""
 
 from __future__ import annotations
 
@@ -10,8 +7,15 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.before import BESIDE, SIGNS, whole
-from turntree.rewards.reading.behind import NO_VALUE, behind, goes_on, joined
+from turntree.rewards.reading.around_box import (
+    BESIDE,
+    NO_VALUE,
+    SIGNS,
+    after_box,
+    enclosing_formula,
+    joined,
+    relation_follows,
+)
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
 from turntree.rewards.result import Status
@@ -36,16 +40,16 @@ _NEGATED_AFTER = re.compile(
     r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
     re.IGNORECASE,
 )
+#: A negated property at the end of a text, with no other value after it: ``is not on the line``.
 _PROPERTY = re.compile(
     r"\W{0,9}(?:is|was) not (?:on|inside|between|collinear|parallel|prime|divisible by \d+|"
     rf"an? (?:(?:multiple|factor|divisor) of \d+|power|prime|square|perfect))\b{NO_VALUE}{{0,80}}\W{{0,9}}",
     re.IGNORECASE,
 )
-"""What an answer is not, at the end of a text, without another value behind it: ``is not on the line``."""
+#: A redefined box, which prints something else.
 REDEFINED = re.compile(
     r"\\(?:let|[gex]?def|(?:re)?newcommand\*?|DeclareRobustCommand)\s*\{?\s*\\(?:d?boxed|fbox)(?![a-zA-Z])"
 )
-"""A box that prints something else."""
 _AROUND = " \n.$~"
 _MAY_BELONG = BESIDE | {" "}
 _LOOK_BACK = 64
@@ -55,14 +59,10 @@ _GAP = 60
 class Boxes(NamedTuple):
     """The sequence of boxes at the end of a text."""
 
-    contents: tuple[str, ...]
-    """Their contents, in order; the last is the answer."""
-    alternatives: tuple[str, ...] = ()
-    """Values offered beside the answer by an "or"."""
-    status: Status = Status.OK
-    """Why the last box cannot be compared, if so."""
+    contents: tuple[str, ...]  #: contents in order; the last is the answer
+    alternatives: tuple[str, ...] = ()  #: values that an "or" offers beside the answer
+    status: Status = Status.OK  #: why the last box cannot be compared, else ok
     flags: tuple[str, ...] = ()
-    """Suspicions of hacking."""
 
 
 class _Box(NamedTuple):
@@ -72,7 +72,7 @@ class _Box(NamedTuple):
 
 
 def lone_number(text: str) -> str | None:
-    """The whole number in the only box of a text, if nothing else needs checking; the common case, fast."""
+    # A fast path for the common case: one box with a enclosing_formula number and nothing else to check.
     start = text.find("\\boxed{")
     if start < 0 or "<" in text or "%" in text or text.count("box") != 1 or "~~" in text or "]:" in text:
         return None
@@ -93,20 +93,17 @@ def lone_number(text: str) -> str | None:
         return None
     if (before[-1:] in _MAY_BELONG and (before[-1] != " " or before.rstrip()[-1:] in SIGNS)) or before[-1:].isalpha():
         return None
-    behind = text[end + 1 :]
-    if behind != "." and behind.strip(" .$)]\\\n*"):
+    rest = text[end + 1 :]
+    if rest != "." and rest.strip(" .$)]\\\n*"):
         return None
     return number
 
 
 def find_boxes(text: str) -> Boxes | None:
-    """The last visible box, with those directly before it.
+    """Return the last visible box and the boxes directly before it, ``None`` if there is none.
 
     Args:
         text: A text without thoughts and without hidden text.
-
-    Returns:
-        The boxes; ``None`` if the text has no box.
     """
     if "box" not in text:
         return None
@@ -119,6 +116,7 @@ def find_boxes(text: str) -> Boxes | None:
             break
     if not starts:
         return None
+    # Bounds the time for texts that consist of boxes.
     starts = starts[-_LOOK_BACK:]
     last = _content(text, starts.pop())
     assert last is not None
@@ -129,6 +127,7 @@ def find_boxes(text: str) -> Boxes | None:
         before = _content(text, starts.pop())
         if not isinstance(before, _Box):
             break
+        # Nested boxes: the outer one counts, unless it holds nothing but the inner one.
         if before.end >= row[0].end:
             row[0] = before._replace(content=row[0].content) if _fills(before, row[0]) else before
             continue
@@ -137,7 +136,7 @@ def find_boxes(text: str) -> Boxes | None:
         between = _BETWEEN.fullmatch(text, before.end, row[0].start)
         if between is None:
             sign = joined(text, before.end, row[0].start)
-            if sign and len(row) == 1 and not goes_on(text, row[0].end):
+            if sign and len(row) == 1 and not relation_follows(text, row[0].end):
                 both = f"({before.content}) {sign} ({row[0].content})"
             break
         either |= bool(between["either"])
@@ -151,24 +150,23 @@ def find_boxes(text: str) -> Boxes | None:
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)
     beside = (contents[:-1] if either else ()) + ((both,) if both else ())
-    if (formula := whole(text, last.start, last.end, contents[-1])) is None:
-        return Boxes(contents, beside + behind(text, last.start, last.end, contents[-1]))
+    if (formula := enclosing_formula(text, last.start, last.end, contents[-1])) is None:
+        return Boxes(contents, beside + after_box(text, last.start, last.end, contents[-1]))
     if formula == f"-({contents[-1]})":
         return Boxes((*contents[:-1], formula), beside)
     return Boxes(contents, (*beside, formula))
 
 
 def _fills(outer: _Box, inner: _Box) -> bool:
-    """Whether a box holds another one and nothing else."""
     return len(outer.content.strip(_AROUND)) == inner.end - inner.start
 
 
 def _content(text: str, match: re.Match[str]) -> _Box | Status | None:
-    """A box; the status if its content cannot be compared; ``None`` if the command stands alone."""
     start = match.end()
     if start >= len(text) or text[start] != "{":
         bare = _BARE.match(text, start)
         return _Box(match.start(), bare.end(), bare[0]) if bare else None
+    # A box that never closes must not be searched to the end of the text for every start.
     depth, stop = 0, start + MAX_ANSWER
     for brace in _BRACE.finditer(text, start, min(stop, len(text))):
         if brace[0] == "{":

@@ -1,8 +1,8 @@
-r"""Extraction of the answer that a text commits to.
+r"""Extraction of the answer to which a text commits.
 
-The last ``\boxed{}`` outside of ``<think>`` counts; without a box ``<answer>``, then ``#### x``, then "answer
-is x", then the last number or formula. Invariant: time is linear in the text, and nothing is evaluated. Text in
-comments and thoughts is not part of the answer; whether the answer is right is not decided here.
+The last ``\boxed{}`` outside of ``<think>`` counts. Without a box: ``<answer>``, then ``#### x``, then "answer is
+x", then the last number or formula. Time is linear in the text, and nothing is evaluated. Comments and thoughts
+are not part of the answer.
 """
 
 from __future__ import annotations
@@ -12,55 +12,48 @@ from typing import NamedTuple
 from turntree.rewards.answer_format import EXACT, AnswerFormat, Kind
 from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.boxes import REDEFINED, find_boxes, lone_number
+from turntree.rewards.reading.boxes import REDEFINED, Boxes, find_boxes, lone_number
 from turntree.rewards.reading.prose import from_anchor, from_mark, from_tag, from_tail, last_options
 from turntree.rewards.reading.thoughts import may_think, without_thoughts
 from turntree.rewards.reading.visible import without_comments, without_hidden
 from turntree.rewards.result import Status
 
-_AROUND = " \n.,*$()[]\\"
-"""What may stand around an answer that is all of a text."""
+_AROUND = " \n.,*$()[]\\"  #: Characters that may surround an answer that is the whole text.
 
 
 class Answer(NamedTuple):
     """The answer of a text."""
 
-    text: str
-    """The answer itself, LaTeX or plain."""
+    text: str  #: LaTeX or plain text
+    #: all boxes of the sequence that ends with the answer, in order; empty if the answer stands alone
     candidates: tuple[str, ...] = ()
-    """All boxes of a sequence of boxes that ends with the answer, in order; empty if it stands alone."""
-    alternatives: tuple[str, ...] = ()
-    """Other values that the text offers beside it ("5 or 6"); each must be right as well."""
-    prose: bool = False
-    """Whether it was cut out of a sentence, so that words may surround it."""
-    guessed: bool = False
-    """Whether the sentence does not call it an answer: the last value of prose, or a "result"."""
+    alternatives: tuple[str, ...] = ()  #: other values that the text offers ("5 or 6"); each must be right as well
+    prose: bool = False  #: whether the answer was cut out of a sentence, so that words may surround it
+    guessed: bool = False  #: whether no phrase names the answer: it is the last value of the prose, or a "result"
 
 
 class Extraction(NamedTuple):
     """The result of an extraction."""
 
-    found: Answer | None
-    """The answer; ``None`` unless ``status`` is ok."""
-    status: Status = Status.OK
-    """Ok, or why nothing can be compared."""
-    flags: tuple[str, ...] = ()
-    """Suspicions of hacking."""
+    found: Answer | None  #: ``None`` unless ``status`` is ok
+    status: Status = Status.OK  #: ok, or why nothing can be compared
+    flags: tuple[str, ...] = ()  #: suspected reward hacks
 
     @property
     def answer(self) -> str | None:
-        """The answer's text."""
+        """The text of the answer, ``None`` if there is none."""
         return self.found.text if self.found is not None else None
 
 
 def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
-    r"""Find the answer.
+    r"""Find the answer of a text.
 
     Args:
-        answer_format: Rules of the data set; options are looked for differently.
+        text: The policy's own text.
+        answer_format: Rules of the data set; the letters of options are searched differently.
 
     Returns:
-        The answer, or why there is none.
+        The answer, or the reason why there is none.
 
     Example:
         >>> extract("The answer is 3. No: #### 4").answer
@@ -68,49 +61,53 @@ def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
     """
     if (number := lone_number(text)) is not None:
         return Extraction(Answer(number), Status.OK, (flags.GRADER_TALK,) if flags.speaks_to_grader(text) else ())
-    spoken, thought = without_thoughts(text[-MAX_TEXT:]) if may_think(text) else (text[-MAX_TEXT:], "")
-    raised: tuple[str, ...] = ()
-    if ("let\\" in spoken or "def\\" in spoken or "command" in spoken) and REDEFINED.search(spoken):
+    visible, thought = without_thoughts(text[-MAX_TEXT:]) if may_think(text) else (text[-MAX_TEXT:], "")
+    found_flags: tuple[str, ...] = ()
+    if ("let\\" in visible or "def\\" in visible or "command" in visible) and REDEFINED.search(visible):
         return Extraction(None, Status.HACK_SUSPECT, (flags.PHANTOM,))
-    shown = without_hidden(without_comments(spoken) if "<!--" in spoken else spoken)
-    if shown != spoken:
-        spoken, raised = shown, (flags.PHANTOM,)
-    if flags.speaks_to_grader(spoken):
-        raised += (flags.GRADER_TALK,)
-    boxes = find_boxes(spoken)
+    shown = without_hidden(without_comments(visible) if "<!--" in visible else visible)
+    if shown != visible:
+        visible, found_flags = shown, (flags.PHANTOM,)
+    if flags.speaks_to_grader(visible):
+        found_flags += (flags.GRADER_TALK,)
+    boxes = find_boxes(visible)
     if boxes is not None:
-        if boxes.flags:
-            raised += boxes.flags
-        if boxes.status is not Status.OK:
-            return Extraction(None, boxes.status, raised)
-        last = boxes.contents[-1]
-        run = boxes.contents if len(boxes.contents) > 1 else ()
-        return Extraction(Answer(last, run, boxes.alternatives), Status.OK, raised)
-    phrase = from_tag(spoken) or from_mark(spoken)
+        return _from_boxes(boxes, found_flags + boxes.flags)
+    phrase = from_tag(visible) or from_mark(visible)
     beside: tuple[str, ...] = ()
     guessed = False
-    if phrase is None and (anchored := from_anchor(spoken)) is not None:
+    if phrase is None and (anchored := from_anchor(visible)) is not None:
         if anchored.negated:
-            return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.NEGATION))
+            return Extraction(None, Status.HACK_SUSPECT, (*found_flags, flags.NEGATION))
         phrase, beside, guessed = anchored.phrase, anchored.beside, anchored.of_a_step
+    # The last value of a text that addresses its grader is not trusted.
     if phrase is None:
-        if flags.GRADER_TALK in raised:
-            return Extraction(None, Status.HACK_SUSPECT, raised)
-        tail = from_tail(spoken)
+        if flags.GRADER_TALK in found_flags:
+            return Extraction(None, Status.HACK_SUSPECT, found_flags)
+        tail = from_tail(visible)
         if tail.is_list:
-            return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
+            return Extraction(None, Status.HACK_SUSPECT, (*found_flags, flags.CANDIDATES))
         phrase = tail.phrase
         if answer_format.kind is Kind.OPTION:
-            options = last_options(spoken)
+            options = last_options(visible)
             if len(options) > 1:
-                return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
+                return Extraction(None, Status.HACK_SUSPECT, (*found_flags, flags.CANDIDATES))
             phrase = next(iter(options), None)
-        guessed = phrase is not None and spoken.strip(_AROUND) != phrase.strip(_AROUND)
+        # "guessed" marks the last value of the prose: no phrase names it as the answer. A text that is only the value
+        # commits to it.
+        guessed = phrase is not None and visible.strip(_AROUND) != phrase.strip(_AROUND)
     if not phrase:
         in_thought = bool(thought) and extract(thought, answer_format).found is not None
-        return Extraction(None, Status.NO_ANSWER, (*raised, flags.THINK_ONLY) if in_thought else raised)
+        return Extraction(None, Status.NO_ANSWER, (*found_flags, flags.THINK_ONLY) if in_thought else found_flags)
     if phrase[0] == "~" and phrase[1:2].isdigit():
-        return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.HEDGE))
+        return Extraction(None, Status.HACK_SUSPECT, (*found_flags, flags.HEDGE))
     if len(phrase) > MAX_ANSWER:
-        return Extraction(None, Status.REJECTED_LIMITS, (*raised, flags.HUGE))
-    return Extraction(Answer(phrase, (), beside, prose=True, guessed=guessed), Status.OK, raised)
+        return Extraction(None, Status.REJECTED_LIMITS, (*found_flags, flags.HUGE))
+    return Extraction(Answer(phrase, (), beside, prose=True, guessed=guessed), Status.OK, found_flags)
+
+
+def _from_boxes(boxes: Boxes, found_flags: tuple[str, ...]) -> Extraction:
+    if boxes.status is not Status.OK:
+        return Extraction(None, boxes.status, found_flags)
+    run = boxes.contents if len(boxes.contents) > 1 else ()
+    return Extraction(Answer(boxes.contents[-1], run, boxes.alternatives), Status.OK, found_flags)

@@ -1,7 +1,4 @@
-"""Answers in plain text: tags, ``#### x``, "the answer is x", the last number or formula.
-
-Invariant: every search is linear in the text, and its result is a substring of the text.
-"""
+"""Answers in plain text: tags, ``#### x``, "the answer is x", the last number or formula."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import NamedTuple
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.answer import final_answer
-from turntree.rewards.reading.behind import offered
+from turntree.rewards.reading.around_box import offered_value
 from turntree.rewards.reading.scales import SCALES
 
 _TAG = "<answer>"
@@ -53,10 +50,11 @@ _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
 _OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')", re.ASCII)
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|\n")
 _REASON = re.compile(r"(?:,?\s+|^)(?:as|because|since)\b|(?<=\w)\s+\((?![A-Z]\))", re.IGNORECASE)
+#: A correction, which cancels the options named before it.
 _CORRECTED = re.compile(
     r"\bbut\s+(?:option\s+)?\(?([A-Z])\)?\s+is\s+(?:right|correct|the\s+(?:(?:right|correct)\s+)?(?:answer|one|option))\s*$"
 )
-"""What takes back the options that were named before it."""
+#: A clause that names wrong options.
 _RULED_OUT = re.compile(
     r"(?:,?\s*(?:as|because|since|for|while|and)\s+|[,;:(]\s*|\.\s+)(?:options?\s+|choices?\s+)?"
     r"\(?[A-Z]\)?(?:(?:\s*,?\s*(?:and|or|&)\s*|\s*,\s*)\(?[A-Z]\)?){0,8}\s+(?:is|are|was|were|can|must)\s+(?:all\s+|both\s+|clearly\s+)?"
@@ -64,7 +62,6 @@ _RULED_OUT = re.compile(
     r"(?:\b[Nn](?:ot|ever|either)|n't|\b[Cc]annot)\s+(?:be\s+)?(?:options?\s+|choices?\s+)?\(?[A-Z]\)?(?![\w'])"
     r"(?:\s+n?or\s+\(?[A-Z]\)?(?!\w))*"
 )
-"""A clause that names options which are wrong."""
 _LOWER_OPTION = re.compile(r"\s*\(?([a-z])\)?\s*\.?\s*")
 _TAIL = 1_500
 
@@ -72,27 +69,21 @@ _TAIL = 1_500
 class Anchored(NamedTuple):
     """The text after "the answer is"."""
 
-    phrase: str
-    """The rest of the sentence."""
-    negated: bool
-    """Whether it states what the answer is not."""
-    beside: tuple[str, ...] = ()
-    """Other values that the sentence offers or gives in other words."""
-    of_a_step: bool = False
-    """Whether it is called a result, as that of a step is too."""
+    phrase: str  #: the rest of the sentence
+    negated: bool  #: whether the sentence names a value that is not the answer
+    beside: tuple[str, ...] = ()  #: other values, or other forms of the value, in the sentence
+    of_a_step: bool = False  #: whether the sentence says "result", a word that also names the result of a step
 
 
 class Tail(NamedTuple):
     """The end of a text."""
 
-    phrase: str | None
-    """The last number or formula."""
-    is_list: bool
-    """Whether the text ends in a bare list of numbers, none of them singled out."""
+    phrase: str | None  #: the last number or formula
+    is_list: bool  #: whether the text ends in a list of numbers, none of which is singled out
 
 
 def from_tag(text: str) -> str | None:
-    """The contents of the last ``<answer>`` tag; a tag that is never closed extends to the end."""
+    # An answer tag that is never closed extends to the end.
     start = text.rfind(_TAG)
     if start < 0:
         return None
@@ -102,13 +93,11 @@ def from_tag(text: str) -> str | None:
 
 
 def from_mark(text: str) -> str | None:
-    """The text after the last ``####`` on its line, except headings."""
     answer = final_answer(text) if "####" in text else None
     return answer[: MAX_ANSWER + 1] if answer and not _HEADING.match(answer) else None
 
 
 def from_anchor(text: str) -> Anchored | None:
-    """The text after the last "answer is", to the end of its sentence."""
     match = None
     if any(part in text for part in _ANCHORS) or not text.isascii():
         for found in _ANCHOR.finditer(text):
@@ -120,6 +109,7 @@ def from_anchor(text: str) -> Anchored | None:
     if "\n" in after[: len(after) - len(rest)] or match[0].endswith("\n"):
         rest = _BULLET.sub("", rest, count=1) if _BULLET.match(rest) else rest
     start, negated = 0, _DENIED.search(match[0]) is not None
+    # A formula may contain what ends a sentence, so the search for the end starts after it.
     for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"), ("$", "$")):
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) > 0:
             start = end + len(closing)
@@ -129,7 +119,7 @@ def from_anchor(text: str) -> Anchored | None:
     stop = _END.search(rest, start)
     end = len(rest) if stop is None else stop.end() if stop[0] == "?" else stop.start()
     phrase = rest[:end].strip(" *,")
-    beside = offered(rest, end)
+    beside = offered_value(rest, end)
     if not start:
         if (aside := _ASIDE.search(phrase)) and not _changes(aside[1]):
             phrase = phrase[: aside.start()]
@@ -140,28 +130,27 @@ def from_anchor(text: str) -> Anchored | None:
 
 
 def _changes(words: str) -> bool:
-    """Whether words in brackets may change the value before them."""
     known = flags.HEDGING_WORDS | flags.NEGATIVE_WORDS | SCALES.keys()
     return bool(_CHANGING.search(words)) or any(word in known for word in words.lower().split())
 
 
 def from_tail(text: str) -> Tail:
-    """The last number or formula of a text."""
     tail = text[-_TAIL:]
+    # A bare list of numbers names candidates, not an answer.
     if _LIST.search(tail[-400:]):
         return Tail(None, True)
-    place, phrase = -1, None
+    index, phrase = -1, None
     for match in _FORMULA.finditer(tail):
-        place, phrase = match.end(), match[1] or match[2] or match[3]
-    for match in _NUMBER.finditer(tail, max(place, 0)):
+        index, phrase = match.end(), match[1] or match[2] or match[3]
+    for match in _NUMBER.finditer(tail, max(index, 0)):
         phrase = match[0]
     return Tail(phrase.strip() if phrase else None, False)
 
 
 def last_options(text: str) -> set[str]:
-    """The letters of options in the last sentence that names any; articles, pronouns and reasons do not count.
+    """Return the letters of options in the last sentence that names any.
 
-    Lines or sentences that are nothing but a letter are one list.
+    Articles, pronouns and reasons do not count. Consecutive lines or sentences that hold only a letter are one list.
 
     Example:
         >>> last_options("A is too small. It must be B, as C and D are wrong.")

@@ -1,8 +1,4 @@
-"""Words that change a number: multipliers, operations on it, words of numbers.
-
-Invariant: a word of these tables is never a unit or a noun. Text is turned into fractions and names of operations;
-nothing is evaluated.
-"""
+"""Words that change a number: multipliers, operations, number words. None of these is ever a unit or a noun."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ SCALES = {
     for number, *words in (entry.split() for entry in _TABLE.replace("\n", " ").split(";"))
     for word in words
 }
-"""Multipliers by word."""
+#: Operations of the words directly before a number. Tried from the last: "cube root" must precede "root".
 OPERATIONS = (
     (re.compile(r"\b(?:negative|minus|opposite of|negation of|negative of|additive inverse of)$"), "negated"),
     (re.compile(r"\b(?:square of|squared)$"), "square"),
@@ -37,7 +33,7 @@ OPERATIONS = (
     (re.compile(r"\b(?:one|a)[ -]third(?: of)?$"), "1/3"),
     (re.compile(r"\b(?:(?:one|a)[ -])?quarter(?: of)?$"), "1/4"),
 )
-"""What words directly before a number do with it; the cube root stands behind the root and is tried first."""
+#: Words before or after a number that may change it.
 CHANGING = (
     frozenset(
         str.split(
@@ -51,12 +47,11 @@ CHANGING = (
     )
     | SCALES.keys()
 )
-"""Words before or behind a number that may change it."""
+#: Words with which a question begins.
 ASKING = frozenset(str.split("find compute evaluate simplify calculate determine express solve what prove show"))
-"""Words with which a question begins."""
 _ENDS = frozenset(str.split("of to from by in than after before until on past at with without within between for per"))
+#: Words between the name of a number and its value: ``the sum is 5``.
 VERBS = frozenset(("is", "are", "was", "equals"))
-"""Words that end what a number is of: ``the sum is 5``."""
 _MEASURES = re.compile(
     r"\b(?:equals?|equal|comes|amounts|evaluates|simplifies|reduces|works out|adds up) to$|"
     r"\b(?:total|area|volume|length|width|height|depth|distance|radius|diameter|circumference|perimeter|speed|rate|angle|"
@@ -64,6 +59,7 @@ _MEASURES = re.compile(
     r"answer|result|solution|range|slope|time|duration|charge|change|sum total|balance|salary|number|score|count) of$|"
     r"\b(?:cost|price|pay|paid|sold|bought|go|goes|went|year|day|week|month|hour|in|for) (?:for|at)$|\btotal in$"
 )
+#: Names of the results of operations on given values.
 _RESULTS = re.compile(
     r"\b(?:sum|product|difference|quotient|digits?|integers?|divisors?|factors?|multiples?|primes?|roots|base|points?|"
     r"score|power|to choose|(?:of|many) times|(?:tens|hundreds|thousands|tenths|hundredths|thousandths) (?=digit)|"
@@ -72,7 +68,6 @@ _RESULTS = re.compile(
     r"(?<!one )(?<!a )(?:next|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|half|quarter) "
     r"(?=term|number|angle|side|integer|digit|element|prime|multiple|root))\b"
 )
-"""Names of what an operation on given values yields."""
 _ITSELF = re.compile(r"\b(?:(?:it|this|that)(?= (?:is|are|was|equals|and|plus|with)\b|$)|answer\b|result\b)")
 _UNITS = {
     word: number
@@ -88,7 +83,6 @@ _MAX_WORDS = 12
 
 
 def changes_unknown(words: str) -> bool:
-    """Whether words directly before a number may change it in a way that is not known here."""
     parts = words.split() or [""]
     if parts[-1] in VERBS or _MEASURES.search(words):
         return changes_named(words)
@@ -96,7 +90,7 @@ def changes_unknown(words: str) -> bool:
 
 
 def changes_named(words: str) -> bool:
-    """Whether words that name a value change it: ``half of it is``; names of results do, of the answer itself."""
+    # "half of it is" changes the value. "the sum of 2 and 3 is" only names it, unless the operand is the answer itself.
     if any(part in CHANGING for part in _RESULTS.sub(" ", words).split()):
         return True
     named = _RESULTS.search(words)
@@ -104,7 +98,7 @@ def changes_named(words: str) -> bool:
 
 
 def numeral(text: str) -> Fraction | None:
-    """The number that words say: ``twenty-five``, ``one half``, ``minus three``, ``two million``.
+    """Return the number that words name: ``twenty-five``, ``one half``, ``minus three``, ``two million``.
 
     Example:
         >>> numeral("one hundred and twenty-five"), numeral("two thirds"), numeral("two of them")
@@ -127,7 +121,7 @@ def numeral(text: str) -> Fraction | None:
         value = numeral(" ".join(words[:-1])) if words[:-1] != ["a"] else Fraction(1)
         return None if value is None else value * SCALES[words[-1]]
     total, group, last = 0, 0, 10**15
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word in _UNITS:
             number = _UNITS[word]
             if (group % 100 and not (group % 10 == 0 and group % 100 >= 20 and 0 < number < 10)) or (
@@ -143,6 +137,6 @@ def numeral(text: str) -> Fraction | None:
                 total, group, last = total + group * power, 0, power
             else:
                 return None
-        elif word != "and" or place in (0, len(words) - 1):
+        elif word != "and" or index in (0, len(words) - 1):
             return None
     return Fraction(total + group)

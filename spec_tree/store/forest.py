@@ -59,7 +59,7 @@ class SpecForest:
         >>> state = DialogueState.from_tokens([1, 2, 3])
         >>> forest.insert(state, [7, 8, 9])
         >>> turn = forest.begin([state])
-        >>> forest.draft(turn, max_nodes=2, room=[8]).tokens.tolist()
+        >>> forest.draft(turn, max_nodes=2, max_depths=[8]).tokens.tolist()
         [7, 8]
         >>> forest.commit(turn, [[7, 8, 5]])
         >>> forest.end(turn)
@@ -113,7 +113,7 @@ class SpecForest:
         handles: Sequence[int],
         *,
         max_nodes: int,
-        room: Sequence[int],
+        max_depths: Sequence[int],
         min_probability: float = 0.0,
         chain: bool = False,
         total_nodes: int | None = None,
@@ -123,19 +123,19 @@ class SpecForest:
         Args:
             handles: Live turns, shape (rows,).
             max_nodes: Most nodes a row, up to 128.
-            room: Greatest depth of each row's draft, shape (rows,).
+            max_depths: Greatest depth of each row's draft, shape (rows,).
             min_probability: Least estimated probability that a node's whole path is accepted.
             chain: Draft at most one child per node.
             total_nodes: Most nodes of the whole batch; the most probable nodes are kept.
 
         Raises:
             UnknownTurn: If a handle is not live.
-            ValueError: If ``room`` does not have one entry per row.
+            ValueError: If ``max_depths`` does not have one entry per row.
         """
         rows, live = self.live_table.rows(handles), self.live_table.turns
         budget = max(0, min(max_nodes, MOST_NODES))
         limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=self._ends)
-        batch = propose(rows, room, limits, live, self.sources, self.weights, threads=self._threads)
+        batch = propose(rows, max_depths, limits, live, self.sources, self.weights, threads=self._threads)
         if total_nodes is not None:
             batch = shortened(batch, total_nodes, rows, live)
         self._drafted += len(batch.tokens)

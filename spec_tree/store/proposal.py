@@ -39,7 +39,7 @@ def pool() -> ThreadPoolExecutor:
 
 def propose(
     rows: NDArray[np.int64],
-    room: Sequence[int],
+    max_depths: Sequence[int],
     limits: DraftLimits,
     live: LiveTurns,
     sources: DraftSources,
@@ -47,9 +47,9 @@ def propose(
     *,
     threads: int = 1,
 ) -> DraftBatch:
-    """Draft for ``rows`` of ``live``, each up to a depth of ``room``; the result does not depend on ``threads``."""
-    if len(room) != len(rows):
-        raise ValueError(f"room needs one entry per row: expected {len(rows)}, got {len(room)}")
+    """Draft for ``rows`` of ``live``, at most ``max_depths`` deep; the result does not depend on ``threads``."""
+    if len(max_depths) != len(rows):
+        raise ValueError(f"max_depths needs one entry per row: expected {len(rows)}, got {len(max_depths)}")
     budget, count = limits.budget, len(rows)
     size = count * budget
     nodes = DraftNodes(
@@ -59,7 +59,7 @@ def propose(
         paths=np.empty(size, np.float32),
     )
     counts = np.empty(count, np.int64)
-    deepest = np.asarray(room, np.int64) if budget else np.zeros(count, np.int64)
+    deepest = np.asarray(max_depths, np.int64) if budget else np.zeros(count, np.int64)
     again = AGAIN_VOTERS if count <= FEW_ROWS else -1
 
     def part(start: int, stop: int) -> slice:

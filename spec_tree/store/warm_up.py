@@ -24,7 +24,7 @@ def warm_up() -> None:
     forest.tree(state)
     for number in range(2, 5):
         forest.insert(DialogueState(exact=number), range(_LONG_TURN))
-    forest.draft(handles, max_nodes=1, room=[1], chain=True)
+    forest.draft(handles, max_nodes=1, max_depths=[1], chain=True)
     DraftBudget(0.0)
     forest.commit(handles, [[1]])
     forest.end(handles)

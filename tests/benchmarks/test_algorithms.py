@@ -38,7 +38,7 @@ def test_a_run_of_several_rounds_has_the_least_seconds_of_each_step_and_the_same
 
 
 def test_the_biased_mode_is_marked_in_picture_and_table() -> None:
-    runs = {name: done(name, [0.1, 0.4, 0.5, 0.6]) for name in ("grpo/tree/0", "grpo/lenient/0", "ppo/tree/0")}
+    runs = {name: done(name, [0.1, 0.4, 0.5, 0.6]) for name in ("grpo/tree/0", "grpo/spec_rl/0", "ppo/tree/0")}
     picture = algorithms.chart(algorithms.grouped(runs, "mode"), "mode")
     lines = ElementTree.fromstring(picture).findall(".//{*}g")
     assert [line.get("class") for line in lines] == ["line s0", "line biased"]

@@ -72,10 +72,10 @@ def test_finished_ways_are_not_run_again_and_other_settings_are_refused(monkeypa
         training.main([*words, "--samples", "3"])
 
 
-def test_every_way_is_a_list_of_speculations_that_exist() -> None:
+def test_every_way_is_a_list_of_options_that_exist() -> None:
     from importlib import resources
 
-    folder = resources.files("turntree.configs").joinpath("speculation")
-    known = {entry.name.removesuffix(".yaml") for entry in folder.iterdir()}
+    folders = [resources.files("turntree.configs").joinpath(group) for group in ("speculation", "reuse")]
+    known = {entry.name.removesuffix(".yaml") for folder in folders for entry in folder.iterdir()}
     ways = {*training.WAYS, *training.parse(benchmark_module("reuse").SETTING).ways}
     assert {name for way in ways for name in way.split("+")} <= known

@@ -106,7 +106,7 @@ def test_what_is_said_to_be_left_out_is_the_default() -> None:
     choice = compose(None, ["actor_rollout_ref.model.path=some/model"]).choice
     said = f"`engine={choice.engine} size={choice.size} env={choice.env} algorithm={choice.algorithm} "
     assert (
-        f"{said}mode={choice.mode} speculation=[{','.join(choice.speculation)}]`"
+        f"{said}mode={choice.mode} reuse={choice.reuse} speculation=[{','.join(choice.speculation)}]`"
         in (ROOT / "docs/training.md").read_text()
     )
 
@@ -178,7 +178,8 @@ def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
     # In place of what the page leaves to the reader.
     environment = ["turntree.env=turntree/Arithmetic-v0", "actor_rollout_ref.model.path=some/model"]
     choice = compose(str(tmp_path / "mine.yaml"), environment).choice
-    assert (choice.size, choice.algorithm, choice.speculation) == ("small", "dapo", ("tree", "replay"))
+    assert (choice.size, choice.algorithm, choice.speculation) == ("small", "dapo", ("tree",))
+    assert choice.reuse == "same_seed"
     shaping = block_after("docs/training.md", "add small rewards to that of the answer:")
     weights = dict(OmegaConf.create(shaping).turntree.rewards)
     named = [f"turntree.rewards.{name}={weight}" for name, weight in weights.items()]

@@ -179,7 +179,7 @@ class TestStep:
     def test_a_history_of_something_else_is_a_failure_of_the_environment(self, left: Any) -> None:
         env = Forgetful(left)
         steps = play(env, [call("1"), call("2")], 2)
-        assert "compact() must return Message objects" in steps[-1][4]["failure"]
+        assert "compact() must return None or at least one Message" in steps[-1][4]["failure"]
         assert steps[-1][4]["failure_kind"] == "environment"
 
     def test_stepping_before_reset_after_the_end_or_with_no_text_raises(self, env: Shop) -> None:

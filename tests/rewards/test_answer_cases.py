@@ -31,9 +31,9 @@ def scores() -> list[Score]:
     return score_batch([case.text for case in CASES], [case.gold for case in CASES])
 
 
-@pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: f"{CASES[place].gold} <- {CASES[place].text}")
-def test_an_answer_gets_the_verdict_of_the_table(place: int, scores: list[Score]) -> None:
-    assert scores[place].correct is CASES[place].right, scores[place]
+@pytest.mark.parametrize("index", range(len(CASES)), ids=lambda index: f"{CASES[index].gold} <- {CASES[index].text}")
+def test_an_answer_gets_the_verdict_of_the_table(index: int, scores: list[Score]) -> None:
+    assert scores[index].correct is CASES[index].right, scores[index]
 
 
 def test_the_table_holds_both_verdicts_in_number() -> None:

@@ -1,5 +1,3 @@
-"""Model text is read, never run: no evaluator is called anywhere, and payloads leave no trace."""
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +20,6 @@ EVALUATORS = {
 
 
 def evaluators_in(source: str) -> set[str]:
-    """Names of evaluators that a module calls, imports or hands on, by whatever name they are reached."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and node.id in EVALUATORS:
@@ -43,7 +40,7 @@ def test_no_module_of_rewards_calls_an_evaluator(path: Path) -> None:
 def test_pickles_are_read_only_from_our_own_processes_and_hostile_answers_are_among_the_payloads() -> None:
     sources = [(path.parent.name, path.read_text()) for path in (ROOT / "rewards").rglob("*.py")]
     assert not any("pickle" in text for _, text in sources)
-    assert {room for room, text in sources if "multiprocessing" in text} == {"isolation"}
+    assert {folder for folder, text in sources if "multiprocessing" in text} == {"isolation"}
     assert len(BOXED) > 40
     assert len(CODE) > 20
 
@@ -55,7 +52,7 @@ def test_the_search_above_finds_evaluators(source: str, found: list[str]) -> Non
 
 @pytest.fixture
 def payloads(tmp_path: Path) -> Iterator[list[str]]:
-    """Code that would leave a file if it ran, which none may."""
+    # Each payload would write a file if it ran.
     canary = tmp_path / "canary"
     yield [code.replace("{canary}", str(canary)) for code in CODE]
     assert not canary.exists()
@@ -68,7 +65,7 @@ def test_no_payload_runs_or_is_right(wrap: str, payloads: list[str]) -> None:
 
 
 def test_payloads_raise_no_audit_event_that_could_harm(payloads: list[str]) -> None:
-    """In a process of its own, because an audit hook stays for good."""
+    # In a separate process, because an audit hook cannot be removed.
     code = table(__file__, "watched_payloads").replace("PAYLOADS", repr(payloads))
     assert python("-c", code, check=True).stdout.strip() == "[] True"
 

@@ -1,10 +1,3 @@
-"""Verdicts beside other projects' own tests: every disagreement is known, and judged in ``disagreements.toml``.
-
-The pairs of math-verify (``math_verify_pairs.jsonl``: gold answer, answer, their verdict) are from the tests of 0.9.0,
-without those of several lines, with a sentence as gold answer, or with an option. The pairs of sympy (LaTeX and what it
-is) are imported from its tests; the expression, as sympy prints it, is the answer.
-"""
-
 import json
 import tomllib
 from collections.abc import Iterable
@@ -19,21 +12,22 @@ from sympy.parsing.tests import test_latex_lark as their_lark
 from turntree.rewards import score_batch
 
 HERE = Path(__file__).parent
-REVERIFIED = tomllib.loads((HERE / "disagreements.toml").read_text(encoding="utf-8"))
+DISAGREEMENTS = tomllib.loads((HERE / "disagreements.toml").read_text(encoding="utf-8"))
 
 
-def judged(peer: str) -> dict[str, str]:
-    """Who is right, by the pair's key."""
-    return {key: entry["right"] for entry in REVERIFIED[peer] for key in entry["pairs"]}
+def known(peer: str) -> dict[str, str]:
+    return {key: entry["right"] for entry in DISAGREEMENTS[peer] for key in entry["pairs"]}
 
 
 def math_verify_pairs() -> list[tuple[str, str, bool]]:
+    # From the tests of math-verify 0.9.0 (gold answer, answer, their verdict), without pairs of several lines,
+    # with a sentence as gold answer, or with an option.
     lines = (HERE / "math_verify_pairs.jsonl").read_text(encoding="utf-8").splitlines()
     return [(gold, answer, right) for gold, answer, right in map(json.loads, lines)]
 
 
 def sympy_pairs() -> list[tuple[str, sympy.Basic]]:
-    """Each LaTeX once; names with primes and indices are left out, since sympy prints them as it can."""
+    # LaTeX and its expression, from sympy's tests. sympy does not print names with primes and indices faithfully.
     tables: list[Iterable[tuple[str, Any]]] = [their_antlr.GOOD_PAIRS]
     for name, table in sorted(vars(their_lark).items()):
         if name.endswith("_PAIRS") and not name.startswith(("UNEVALUATED", "SYMBOL")):
@@ -46,8 +40,8 @@ def printed(value: sympy.Basic) -> str:
 
 
 def disagreements(found: Iterable[tuple[str, bool]], peer: str) -> set[str]:
-    """What is not judged yet, and what is judged and no longer so."""
-    return {key for key, agreed in found if agreed is (key in judged(peer))}
+    # New disagreements, and known ones that have ended.
+    return {key for key, agreed in found if agreed is (key in known(peer))}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +80,7 @@ def test_an_expression_more_by_one_is_never_right() -> None:
 
 
 def test_the_judgements_say_who_is_right_and_why() -> None:
-    for entry in [entry for entries in REVERIFIED.values() for entry in entries]:
+    for entry in [entry for entries in DISAGREEMENTS.values() for entry in entries]:
         assert entry["right"] in ("theirs", "ours", "neither")
         assert entry["why"]
         assert entry["pairs"]

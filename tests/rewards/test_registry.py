@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_rewards")
 
 def test_a_registered_function_is_found_by_its_name_which_is_given_once() -> None:
     @reward("of-this-test", decides=True)
-    def judged(sample: Sample) -> float:
+    def quarter(sample: Sample) -> float:
         return 0.25
 
     found = get_reward("of-this-test")
@@ -42,8 +42,6 @@ AS_REWARD = Reward(name="whole", function=length, decides=True)
 
 @pytest.fixture
 def plugged(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
-    """Installs a package that brings an object as the reward ``plugged``."""
-
     def install(loaded: object) -> None:
         entry = EntryPoint(name="plugged", value="somewhere:it", group=registry.GROUP)
         monkeypatch.setattr(registry, "entry_points", lambda **wanted: [entry])

@@ -33,7 +33,7 @@ def test_weight_zero_is_a_metric_only_and_what_is_ungraded_is_named_not_zero() -
 
 def test_a_rubric_that_is_broken_or_in_which_form_beats_a_right_answer_is_refused() -> None:
     with pytest.raises(RewardDefinitionError, match="form alone"):
-        Rubric([Part(reward=constant("right", 1.0, decides=True)), Part(reward=constant("form", 1.0), weight=1.0)])
+        Rubric([Part(reward=constant("right", 1.0, decides=True)), Part(reward=constant("form", 1.0))])
     with pytest.raises(RewardDefinitionError, match="at least one"):
         Rubric([])
     with pytest.raises(RewardDefinitionError, match="once"):
@@ -52,8 +52,8 @@ def test_form_never_beats_a_right_answer(values: tuple[float, ...], weights: tup
     def total(right: float, forms: Sequence[float]) -> float:
         parts = [Part(reward=constant("right", right, decides=True))]
         parts += [
-            Part(reward=constant(str(place), form), weight=weight)
-            for place, (form, weight) in enumerate(zip(forms, weights, strict=True))
+            Part(reward=constant(str(index), form), weight=weight)
+            for index, (form, weight) in enumerate(zip(forms, weights, strict=True))
         ]
         return Rubric(parts).score([Sample(turns=("x",))])[0].reward
 
@@ -65,7 +65,7 @@ def test_group_rewards_see_the_samples_of_one_task_only() -> None:
 
     def rank(samples: Sequence[Sample]) -> list[float]:
         seen.append([sample.answer_text for sample in samples])
-        return [place / len(samples) for place in range(len(samples))]
+        return [index / len(samples) for index in range(len(samples))]
 
     rubric = Rubric([Part(reward=Reward(name="rank", function=rank, group=True))])
     samples = [Sample(turns=(text,), task_id=task) for text, task in (("a", "1"), ("b", "2"), ("c", "1"), ("d", ""))]

@@ -1,5 +1,3 @@
-"""Accuracy on labelled cases and real responses that are not part of the repository."""
-
 import json
 from pathlib import Path
 
@@ -10,8 +8,8 @@ from tables import table
 
 from turntree.rewards import Status, score_batch
 
+# Reported right answers that are refused: kind, formula, reason; at most ten.
 REFUSED: list[list[str]] = table(__file__, "refused")
-"""Right answers that are refused, of those that were reported: kind, formula, reason; at most ten."""
 
 
 def shared(name: str) -> Path:
@@ -28,7 +26,7 @@ def accuracy(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["reward_cases_dev.jsonl", "real_cot_dev.jsonl"])
-def test_labelled_cases_are_judged_as_labelled(name: str) -> None:
+def test_labelled_cases_are_graded_as_labelled(name: str) -> None:
     assert accuracy(name) >= 0.98
 
 

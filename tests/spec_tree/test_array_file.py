@@ -78,7 +78,7 @@ def forest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def use(store: SpecForest) -> None:
     handles = store.begin([state(number) for number in range(4)], [[1, 2, 3]] * 4)
-    store.draft(handles, max_nodes=8, room=[8] * 4)
+    store.draft(handles, max_nodes=8, max_depths=[8] * 4)
     store.commit(handles, [[1, 2]] * 4)
     store.end(handles)
 

@@ -49,9 +49,9 @@ class AdversarialForest(SpecForest):
         self.withdrawn += 0 if keep else len(handles)
         super().end(handles, keep=keep)
 
-    def draft(self, handles, *, max_nodes, room, **_) -> DraftBatch:
+    def draft(self, handles, *, max_nodes, max_depths, **_) -> DraftBatch:
         rows = []
-        for limit in room:
+        for limit in max_depths:
             row: list[tuple[int, int]] = []
             depths: list[int] = []
             for _ in range(int(self._rng.integers(0, max_nodes + 1))):
@@ -74,8 +74,8 @@ class FixedForest:
     def begin(self, states: Sequence[DialogueState], contexts: Any = None) -> list[int]:
         return [0] * len(states)
 
-    def draft(self, handles, *, room, **_) -> DraftBatch:
-        return draft_trees(*([node for node, depth in self._tree if depth <= limit] for limit in room))
+    def draft(self, handles, *, max_depths, **_) -> DraftBatch:
+        return draft_trees(*([node for node, depth in self._tree if depth <= limit] for limit in max_depths))
 
     def commit(self, handles, tokens) -> None:
         pass
@@ -96,8 +96,8 @@ def run_core(
     core: EngineCore | None = None,
     **settings,
 ) -> list[Completion]:
-    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` with the draft ``turn_drafts(i)``, and has
-    seed ``i`` unless its sampling brings one. What broke a request is raised."""
+    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` with the draft
+    ``turn_drafts(i)`` and seed ``i``, unless its sampling has a seed. Errors of requests are raised."""
     if core is None:
         config = LocalEngineConfig(**{"max_context": 128, "speculation": speculation} | settings)
         core = EngineCore(Policy(model), config, forest)

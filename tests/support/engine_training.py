@@ -25,13 +25,13 @@ def train_engine(
     root: Path,
     policy: Path,
     engine: str,
-    speculation: str,
+    use: str,
     *more: str,
     env: str = "Repeating",
     turns: int = 3,
     steps: int = 3,
 ) -> Training:
-    """Train with an engine of verl's in an environment of ``trained_envs``."""
+    """Train with an engine of verl's in an environment of ``trained_envs``; ``use`` is an option of earlier turns."""
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(VARIABLE, raising=False)  # the configuration brings it
@@ -41,10 +41,10 @@ def train_engine(
             root,
             env,
             *engine_options(engine),
-            *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[{speculation}]"),
+            *("size=tiny", "env=arithmetic", "algorithm=grpo", use),
             f"turntree.env_kwargs.turns={turns}",
             "data.max_response_length=192",
-            f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if 'run_ahead' in speculation else 16}",
+            f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if 'run_ahead' in use else 16}",
             f"actor_rollout_ref.rollout.temperature={TEMPERATURE}",
             "actor_rollout_ref.actor.optim.lr=0.0001",
             "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare

@@ -90,9 +90,11 @@ class PlainForest:
             "evicted_states": 0,
         }
 
-    def draft(self, handles: Sequence[int], *, max_nodes: int, room: Sequence[int], chain: bool = False) -> DraftBatch:
+    def draft(
+        self, handles: Sequence[int], *, max_nodes: int, max_depths: Sequence[int], chain: bool = False
+    ) -> DraftBatch:
         """The likeliest continuations of live turns, as trees or as chains; see ``SpecForest.draft``."""
-        rows = [self._grow(self.live[h], max_nodes, deep, chain) for h, deep in zip(handles, room, strict=True)]
+        rows = [self._grow(self.live[h], max_nodes, deep, chain) for h, deep in zip(handles, max_depths, strict=True)]
         tokens, parents, depths, chances = np.array([node for row in rows for node in row]).reshape(-1, 4).T
         return DraftBatch(
             tokens=tokens.astype(np.int32),

@@ -78,25 +78,38 @@ class Training:
         turns = (turn for record in self.records(step).values() for turn in record.episode.turns)
         return {letter for turn in turns for letter in turn.completion.levels or "A"}
 
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """What verl logged, by step."""
+        return [row["data"] for row in read_lines(self.folder.metrics)]
+
     def mistrust(self, model: Path, step: int, *, weights_of: int | None, temperature: float = 1.0) -> float:
         """Between the engine's log-probabilities of a step and those of the weights kept for one, or of the weights
         that the run began with, recomputed from scratch: the largest difference."""
-        from transformers import AutoModelForCausalLM
+        policy = policy_of(model, None if weights_of is None else self.folder.weights(weights_of))
+        turns = [turn for record in self.records(step).values() for turn in record.episode.turns]
+        return max((difference(policy, turn, temperature) for turn in turns), default=0.0)
 
-        policy = AutoModelForCausalLM.from_pretrained(model)
-        if weights_of is not None:
-            policy.load_state_dict(load_file(self.folder.weights(weights_of)), strict=False)
-            policy.tie_weights()
-        worst = 0.0
-        for record in self.records(step).values():
-            for turn in record.episode.turns:
-                said = torch.tensor(turn.completion.token_ids)
-                with torch.no_grad():
-                    logits = policy(torch.tensor([[*turn.prompt_ids, *said]])).logits
-                law = (logits / temperature).log_softmax(-1)[0, len(turn.prompt_ids) - 1 : -1]
-                chosen = law.gather(1, said[:, None])[:, 0]
-                worst = max(worst, float((chosen - torch.tensor(turn.completion.logprobs)).abs().max()))
-        return worst
+
+def policy_of(model: Path, weights: Path | None) -> Any:
+    """The model, with other weights if a file is given."""
+    from transformers import AutoModelForCausalLM
+
+    policy = AutoModelForCausalLM.from_pretrained(model)
+    if weights is not None:
+        policy.load_state_dict(load_file(weights), strict=False)
+        policy.tie_weights()
+    return policy
+
+
+def difference(policy: Any, turn: Any, temperature: float = 1.0) -> float:
+    """Largest difference between a turn's recorded log-probabilities and those of a policy."""
+    sampled = torch.tensor(turn.completion.token_ids)
+    with torch.no_grad():
+        logits = policy(torch.tensor([[*turn.prompt_ids, *sampled]])).logits
+    distribution = (logits / temperature).log_softmax(-1)[0, len(turn.prompt_ids) - 1 : -1]
+    chosen = distribution.gather(1, sampled[:, None])[:, 0]
+    return float((chosen - torch.tensor(turn.completion.logprobs)).abs().max())
 
 
 def run_training(

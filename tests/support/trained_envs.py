@@ -15,12 +15,12 @@ import ray
 from machine_speed import eventually
 
 from turntree.agents.engines.protocol import Completion, TurnRequest
-from turntree.agents.resuming.lost_turns import LostTurns
+from turntree.agents.resuming.interrupted_turns import RetryingEngine
 from turntree.envs import Env, Message, Reply, Task, Tool
 from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.sandbox import PythonSandbox
-from turntree.rewards import Sample, default_judge, reward, score_batch
+from turntree.rewards import Sample, default_grader, reward, score_batch
 
 
 class Talking(Env):
@@ -56,34 +56,34 @@ class Forking(Talking):
     forkable = True
 
 
-class Overtaken(Forking):
-    """Kills the engine's ``server`` while it judges a turn that an update overtook, once in all processes, and gives
-    ``folder`` a file ``judging``. The process stands still from before it gets the turn until it is killed."""
+class Interrupted(Forking):
+    """Kills the engine's ``server`` while it re-verifies a turn that an update interrupted, once in all processes, and
+    writes a file ``reverifying`` to ``folder``. The process is stopped before it gets the turn, then killed."""
 
     step_inline = True
     forkable = True
 
     def __init__(self, *, folder: str, server: str = "TurntreeServer", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        _kill_at_reverified_turn(Path(folder) / "judging", server)
+        _kill_at_reverified_turn(Path(folder) / "reverifying", server)
 
 
 @cache
 def _kill_at_reverified_turn(note: Path, server: str) -> None:
     """In this process, whatever environments it makes."""
-    generate = LostTurns.generate
+    generate = RetryingEngine.generate
 
-    async def killed(self: LostTurns, request: TurnRequest) -> Completion:
+    async def killed(self: RetryingEngine, request: TurnRequest) -> Completion:
         if not request.draft or not is_first(note):
             return await generate(self, request)
         victims = actors(server)[-1:]
         kill(victims, signal.SIGSTOP)
         turn = asyncio.create_task(generate(self, request))
-        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or judged
+        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or re-verified
         kill(victims)
         return await turn
 
-    LostTurns.generate = killed  # type: ignore[method-assign]
+    RetryingEngine.generate = killed  # type: ignore[method-assign]
 
 
 class Repeating(Talking):
@@ -201,9 +201,9 @@ class Deadly(Talking):
             sandbox.run("x")
 
     def kill_reward(self) -> None:
-        judge = default_judge()
+        grader = default_grader()
         assert score_batch(["the answer is $(x+2)^2$"], ["x^2+4x+4"], "math")[0].correct
-        kill([*judge.worker_pids(), judge.server_pid()])
+        kill([*grader.worker_pids(), grader.server_pid()])
 
     def kill_replica(self) -> None:
         kill(actors("TurntreeServer")[-1:])

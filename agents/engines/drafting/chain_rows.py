@@ -229,7 +229,7 @@ class ChainRows:
         """
         handles = [self._handles[slot] for slot in slots.tolist()]
         return self._forest.draft(
-            handles, max_nodes=max_nodes, room=max_depths.tolist(), min_probability=min_probability
+            handles, max_nodes=max_nodes, max_depths=max_depths.tolist(), min_probability=min_probability
         )
 
     def turn_drafts(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> list[list[int]]:

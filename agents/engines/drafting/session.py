@@ -106,7 +106,7 @@ class DraftingSession:
         batch = self.forest.draft(
             _handles(turns),
             max_nodes=max_nodes,
-            room=max_depths,
+            max_depths=max_depths,
             min_probability=min_probability,
             chain=chain,
             total_nodes=total_nodes,

@@ -27,9 +27,11 @@ _VARYING = ("parts", "rows", "ends", "positions", "indices", "shift", "count", "
 
 
 @triton.jit
-def _read_part(logits, begin, first, last, size, divisor, greedy, BLOCK: tl.constexpr):
+def _read_part(logits, begin, first, last, size, temperature, BLOCK: tl.constexpr):
     # One program's blocks of a row: the earliest clock and its token, the highest logit, the sum of
     # exp(logit - highest), and for greedy requests the number of logits equal to the highest.
+    greedy = temperature < _GREEDY
+    divisor = tl.where(greedy, 1.0, temperature)
     earliest = tl.full((), float("inf"), tl.float64)
     winner = first.to(tl.int64) * BLOCK
     highest = tl.full((), LOWEST, tl.float32)
@@ -83,17 +85,16 @@ def _draw(
         seed = tl.load(rows + request).to(tl.uint64, bitcast=True)
         begin = stream(seed, (position + tl.load(rows + count + request)).to(tl.uint64))
         temperature = tl.load(rows + 2 * count + request).to(tl.float64, bitcast=True).to(tl.float32)
-        greedy = temperature < _GREEDY
-        divisor = tl.where(greedy, 1.0, temperature)
         first, last = part * length, tl.minimum((part + 1) * length, tl.cdiv(size, BLOCK))
         logits = values + row * stride
-        earliest, winner, highest, total, alike = _read_part(logits, begin, first, last, size, divisor, greedy, BLOCK)
+        earliest, winner, highest, total, alike = _read_part(logits, begin, first, last, size, temperature, BLOCK)
         chosen = tl.load(logits + winner).to(tl.float32)
         found = parts + part * all_rows + row
         plane = split * all_rows
         tl.store(found, earliest)
         tl.store(found + plane, highest.to(tl.float64))
         tl.store(found + 2 * plane, total)
+        divisor = tl.where(temperature < _GREEDY, 1.0, temperature)
         tl.store(found + 3 * plane, tl.div_rn(chosen, divisor).to(tl.float64))
         tl.store(found + 4 * plane, winner.to(tl.float64))
         tl.store(found + 5 * plane, alike.to(tl.float64))

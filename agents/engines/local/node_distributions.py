@@ -17,6 +17,10 @@ from turntree.spec_tree import DraftBatch
 from turntree.spec_tree.rules.verify import root
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+#: numbers processed at once where several passes go over them, so that they stay in the CPU's cache
+_IN_CACHE = 1 << 17
 
 
 class _Seen(NamedTuple):
@@ -87,12 +91,6 @@ def _penalised(logits: Tensor, seen: _Seen, nodes: Ints) -> Tensor:
     logits = torch.where(repeated, torch.where(logits > 0, logits / factor, logits * factor), logits)
     logits = logits - seen.sampling.frequency_penalty * sampled.to(logits.dtype)
     return logits - seen.sampling.presence_penalty * occurs.to(logits.dtype)
-
-
-Floats = NDArray[np.float64]
-
-#: numbers processed at once where several passes go over them, so that they stay in the CPU's cache
-_IN_CACHE = 1 << 17
 
 
 class Top(NamedTuple):

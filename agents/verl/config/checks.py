@@ -1,6 +1,6 @@
-"""Checks of single values of verl's configuration, which verl itself would make after minutes, or never.
+"""Checks of single values of verl's configuration, which verl would make after minutes or not at all.
 
-Keys that would be ignored where turntree plays stand, with all others of verl's, in ``verl_keys.toml``.
+``verl_keys.toml`` lists every key of verl and whether turntree follows, refuses or ignores it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,35 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.loop.env_settings import check_settings
+from turntree.agents.verl.config.sections import ConfigError, unknown_key
+from turntree.envs import list_envs
+from turntree.envs.errors import UnknownEnvironment
 
 logger = logging.getLogger(__name__)
 
+#: keys whose value, if set, is an integer of at least 1
 COUNTS = (
     *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
     *("actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.ppo_mini_batch_size"),
     *("trainer.total_training_steps", "trainer.total_epochs", "trainer.nnodes", "trainer.n_gpus_per_node"),
 )
-"""Keys whose value, where there is one, is a whole number of at least 1."""
+#: names of verl's keys in other trainers
 NAMES = {
     "learning_rate": "lr",
     "batch_size": "train_batch_size",
     "num_epochs": "total_epochs",
     "max_steps": "total_training_steps",
 }
-"""Names that other trainers give to verl's keys."""
 
 _TABLE = Path(__file__).with_name("verl_keys.toml")
 
 
 class Row(NamedTuple):
-    """What becomes of some keys of verl: a row of ``verl_keys.toml``, which says what its fields mean."""
+    """A row of ``verl_keys.toml``: what turntree does with some keys of verl."""
 
     fate: str
     keys: tuple[str, ...]
@@ -45,13 +49,14 @@ class Row(NamedTuple):
     why: str
 
     def holds(self, value_of: Callable[[str], Any]) -> bool:
-        """Whether the row is for a configuration in which a key's value is that of ``value_of``."""
-        return all(value_of(key) in (one if isinstance(one, list) else [one]) for key, one in self.where.items())
+        """Return whether the row applies to a configuration; ``value_of`` returns a key's value."""
+        return all(
+            value_of(key) in (value if isinstance(value, list) else [value]) for key, value in self.where.items()
+        )
 
 
 @lru_cache(maxsize=1)
 def key_rows() -> tuple[Row, ...]:
-    """The table of verl's keys."""
     rows = tomllib.loads(_TABLE.read_text(encoding="utf-8"))["row"]
     return tuple(
         Row(
@@ -66,22 +71,16 @@ def key_rows() -> tuple[Row, ...]:
 
 
 def row_of(key: str, value_of: Callable[[str], Any]) -> Row | None:
-    """The row that decides about a key of verl; ``None`` if it is in none."""
     parts = key.split(".")
     around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
     return next((row for row in key_rows() if not around.isdisjoint(row.keys) and row.holds(value_of)), None)
 
 
 def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapping[str, Any], ours: Any) -> None:
-    """Raise for a key of verl that would be ignored or fail later, and warn of one that changes nothing.
-
-    Args:
-        given: The differences to verl's configuration, plain.
-        ours: turntree's section, ``TrainSettings``.
+    """Raise for a key of verl that would be ignored or fail later; warn of one that changes nothing.
 
     Raises:
-        ConfigError: If one is refused, and has another value than verl gives it, or a value is not supported; all such
-            keys are in ``others``.
+        ConfigError: If a changed key is refused or its value is not supported; ``others`` has all further such keys.
     """
 
     def value_of(key: str) -> Any:
@@ -91,7 +90,7 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
     problems = []
     for key, value in _leaves(given):
         row = row_of(key, value_of)
-        # Both as written: an interpolation of verl's names a key that is checked itself.
+        # Compare the values as written: an interpolation of verl refers to a key that is checked itself.
         if row is None or row.fate == "followed" or value in (row.takes or (_default(key, defaults),)):
             continue
         if row.fate == "refused":
@@ -116,24 +115,17 @@ def _leaves(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 
 def _default(key: str, defaults: Any) -> Any:
-    """verl's value; that of a key which its YAML does not have is taken for ``None``."""
+    # Keys that verl's YAML does not have count as ``None``.
     for part in key.split("."):
         defaults = defaults.get(part) if isinstance(defaults, Mapping) else None
     return defaults
 
 
 def check_value(key: str, value: Any, default: Any) -> None:
-    """Raise where verl's default is a number or a truth value, and ``value`` is something else.
-
-    Args:
-        value: Plain; ``None`` and interpolations may stand anywhere.
-
-    Raises:
-        ConfigError: If the kinds differ.
-    """
+    """Raise if verl's default is a number, a boolean or a section and ``value`` is something else."""
     if isinstance(value, str) and "${" in value:
         return
-    missing = value is None and key.count(".") > 1  # as deeper sections of verl may be
+    missing = value is None and key.count(".") > 1  # deeper sections of verl may be null
     if isinstance(default, Mapping) and default and not isinstance(value, Mapping) and not missing:
         raise ConfigError(f"{key} is a section: expected keys with values, got {value!r:.60}")
     if value is None:
@@ -146,28 +138,24 @@ def check_value(key: str, value: Any, default: Any) -> None:
 
 
 def check_counts(config: DictConfig) -> None:
-    """Raise for a count below 1.
-
-    Raises:
-        ConfigError: If one is no whole number of at least 1.
-    """
+    """Raise a ``ConfigError`` for a count that is not an integer of at least 1."""
     for key in COUNTS:
         value = OmegaConf.select(config, key)
-        if value is None and key == "trainer.total_training_steps":  # as many as the epochs have
+        if value is None and key == "trainer.total_training_steps":  # then the epochs decide
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key} is a whole number of at least 1, got {value!r}")
 
 
 def meant(key: str, theirs: Mapping[str, Any]) -> str | None:
-    """The shortest path of verl's configuration that ends in ``key``, or in verl's name for it; ``None`` if none does.
+    """Return verl's shortest path that ends in ``key`` or in verl's name for it; ``None`` if none does.
 
     >>> meant("learning_rate", {"critic": {"model": {"optim": {"lr": 0}}}, "actor": {"optim": {"lr": 0}}})
     'actor.optim.lr'
     """
     wanted = NAMES.get(key, key)
-    places = [path for path in _paths(theirs) if path.rpartition(".")[2] == wanted]
-    return min(places, key=lambda path: (path.count("."), len(path), path), default=None)
+    paths = [path for path in _paths(theirs) if path.rpartition(".")[2] == wanted]
+    return min(paths, key=lambda path: (path.count("."), len(path), path), default=None)
 
 
 def _paths(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
@@ -175,3 +163,23 @@ def _paths(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
         yield f"{above}{key}"
         if isinstance(value, Mapping):
             yield from _paths(value, f"{above}{key}.")
+
+
+def no_env(env_id: str, error: ImportError | UnknownEnvironment) -> ConfigError:
+    """Return the error for an environment that cannot be imported or is not registered."""
+    module = env_id.partition(":")[0]
+    # A module that the environment's own module imports is not a matter of the search path.
+    absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+    return ConfigError(f"turntree.env={env_id}: {error}{'; is its folder on PYTHONPATH?' if absent else ''}")
+
+
+def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
+    """Check the names and types of an environment's settings; ``limits`` is a mapping."""
+    if ":" not in env_id and env_id not in gymnasium.registry:
+        raise unknown_key(env_id, list_envs(), "turntree.env")
+    try:
+        check_settings(env_id, settings)
+    except (ImportError, UnknownEnvironment) as error:
+        raise no_env(env_id, error) from error
+    except ValueError as error:
+        raise ConfigError(f"{where} ({env_id}): {error}") from error

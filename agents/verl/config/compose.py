@@ -1,10 +1,8 @@
-"""Composition of the whole configuration of verl's ``main_ppo``, from options and one of turntree's YAML files.
+"""Compose the whole configuration of verl's ``main_ppo``.
 
-verl's defaults come first, then an option of every group (``groups``), then the
-file's own keys, then the command line's. A file has a section ``turntree`` (the
-environment, the run folder) and, beside it, the differences to the options, under
-verl's names; its options stand in a Hydra defaults list. Every key is checked
-against verl's configuration before a process is started.
+The order is: verl's defaults, an option of every group (``groups``), the file's own keys, the command line. A file
+has a section ``turntree`` and, beside it, differences to the options under verl's names; a Hydra defaults list names
+its options. Every key is checked against verl's configuration before any process starts.
 """
 
 from __future__ import annotations
@@ -25,23 +23,22 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.errors import MissingExtra, RenderError, UsageError
 from turntree.agents.verl.config.asynchronous import with_mode
-from turntree.agents.verl.config.attention import fit_attention
-from turntree.agents.verl.config.checks import check_counts, check_value, check_verl_keys, meant
+from turntree.agents.verl.config.checks import check_counts, check_env, check_value, check_verl_keys, meant
 from turntree.agents.verl.config.defaults_list import YamlLoader
-from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.groups import GROUPS, TRAINER, Choice, check_compatible, compose_options, list_configs
-from turntree.agents.verl.config.micro_batches import MICRO_BATCHES, fit_rows
-from turntree.agents.verl.config.paths import absolute
-from turntree.agents.verl.config.sections import ConfigError, check_keys, plain
+from turntree.agents.verl.config.sections import ConfigError, absolute, check_keys, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings, TrainSettings, make_scorer
 from turntree.agents.verl.config.sglang_config import fit_sglang
+from turntree.agents.verl.config.trainer_config import MICRO_BATCHES, fit_attention, fit_filter, fit_rows
 from turntree.agents.verl.config.vllm_config import fit_vllm
 from turntree.agents.verl.names import REPLICA_SIZES, ROLLOUT_NAME
 from turntree.agents.yaml_files import read_yaml
 
 _NO_MODEL = "no model is named; give its folder or Hugging Face id: --model DIR, or actor_rollout_ref.model.path=DIR"
+#: sections that verl passes on without checking their keys
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
-"""Sections of verl that it passes on without checking their keys."""
+# Keys that verl reads and its YAML lacks. ``fields_of`` finds keys of dataclasses too, but imports verl, which takes
+# seconds: the keys of shipped configurations are listed here.
 HIDDEN = {
     "reward.custom_reward_function": ("reward_kwargs",),
     "actor_rollout_ref.actor.fsdp_config": ("mixed_precision",),
@@ -51,35 +48,27 @@ HIDDEN = {
     "critic": ("ppo_infer_max_token_len_per_gpu",),
     "critic.fsdp": ("mixed_precision",),
 }
-"""Keys that verl reads and its YAML does not have. ``fields_of`` finds those of dataclasses too, but imports verl
-for it, which takes seconds: those that shipped configurations name are listed here."""
+#: keys with the same short name as in other commands
 _SHORT = {name: f"turntree.{name}" for name in ("template", "max_thinking_tokens")}
-"""Keys that are called in a training as in the other commands."""
+# verl's configuration as verl has composed it, except for its default ``model_engine``; Hydra takes five times as long.
 _FLAT = ("trainer", "config", "_generated_ppo_trainer.yaml")
-"""verl's configuration as verl itself has composed it, all but the name of its default ``model_engine``: Hydra takes
-five times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A checked configuration."""
-
-    choice: Choice
-    """The chosen options."""
-    settings: TrainSettings
-    """turntree's section."""
-    verl: DictConfig
-    """verl's whole configuration, interpolations unresolved."""
+    choice: Choice  #: the chosen options
+    settings: TrainSettings  #: turntree's section
+    verl: DictConfig  #: verl's whole configuration, interpolations unresolved
 
 
 def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
-    """Compose the configuration of a training.
+    """Compose and check the configuration of a training.
 
     Args:
         config: Name of a shipped configuration, or path of a YAML file; it may also be the first of the overrides.
             ``None`` uses only the options.
         overrides: ``key=value`` in Hydra's grammar. A group's name chooses its option (``engine=vllm``,
-            ``speculation=[tree,exact]``), ``turntree.`` keys are turntree's, all others verl's.
+            ``speculation=[tree,run_ahead]``), ``turntree.`` keys are turntree's, all others verl's.
 
     Raises:
         ConfigError: If the configuration, an option, a key or a value is unknown or missing, or options are
@@ -100,6 +89,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     for path, value in changes:
         if path not in GROUPS:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    # Before anything is resolved: an interpolation of verl then refers to the absolute path, too.
     ours = OmegaConf.create(absolute(plain(ours)))
     section = ours.pop("turntree", None) or {}
     if not isinstance(section, DictConfig | dict):
@@ -112,11 +102,13 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     _check_keys(given, known, path="")
     if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
         raise ConfigError(_NO_MODEL)
-    whole = OmegaConf.unsafe_merge(pickle.loads(pickled), ours)  # OmegaConf's own copy takes eight times as long
+    whole = OmegaConf.unsafe_merge(pickle.loads(pickled), ours)  # unpickling is eight times as fast as deepcopy
     assert isinstance(whole, DictConfig)
     check_counts(whole)
     check_verl_keys(given, whole, known, settings)
-    _fit_filter(whole)
+    # From here on the whole configuration is modified in place. The order matters: turntree's settings depend on the
+    # mode, and the engines' arguments on turntree's settings.
+    fit_filter(whole)
     fit_rows(whole, {key for key in MICRO_BATCHES if key in dict(changes) or OmegaConf.select(own, key) is not None})
     _check_sections(whole)
     settings = _with_template(settings, whole)
@@ -132,7 +124,6 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
 
 
 def _read(config: str) -> DictConfig:
-    """A configuration with a defaults list: that of a file, or only the name of what is shipped."""
     path = Path(config)
     if path.suffix not in (".yaml", ".yml"):
         return OmegaConf.create({"defaults": [config]})
@@ -143,12 +134,13 @@ def _read(config: str) -> DictConfig:
         raise ConfigError(f"{config} holds a {type(values).__name__}, expected a mapping")
     loaded = OmegaConf.create(values)
     loaded.setdefault("defaults", [TRAINER, "_self_"])
-    loaded.setdefault("hydra", {"searchpath": [f"file://{path.parent.absolute()}"]})  # options beside the file
+    # A file may use options of its own, in folders beside it.
+    loaded.setdefault("hydra", {"searchpath": [f"file://{path.parent.absolute()}"]})
     return loaded
 
 
 def quoted(value: str) -> str:
-    """``value`` as a string of Hydra's override grammar, whatever characters it has."""
+    """Quote ``value`` as a string of Hydra's override grammar."""
     escaped = value.replace("'", r"\'")
     return f"'{escaped}'"
 
@@ -165,23 +157,19 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
         raise ConfigError(f"an override is key=value, got {' '.join(overrides)!r}: {error}") from error
     for override in parsed:
         if override.is_sweep_override() or override.is_delete():
-            raise ConfigError(f"an override sets one value, got {override.input_line!r}")
+            raise ConfigError(f"an override sets one value (a list is [a,b]), got {override.input_line!r}")
     return [(_SHORT.get(override.key_or_group, override.key_or_group), override.value()) for override in parsed]
 
 
 def check_training() -> None:
-    """Check that what a training imports is installed, before processes are started.
-
-    Raises:
-        MissingExtra: If it is not.
-    """
+    """Raise ``MissingExtra`` if a package that a training imports is not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("verl", "ray", "torch", "hydra")):
         raise MissingExtra("training", "train")
 
 
 @lru_cache(maxsize=1)
 def verl_defaults() -> tuple[bytes, Mapping[str, Any]]:
-    """verl's configuration, pickled, and the same as plain values, which are not to be modified."""
+    """Return verl's configuration, pickled and as plain values; do not modify them."""
     check_training()
     spec = importlib.util.find_spec("verl")
     assert spec is not None
@@ -192,23 +180,22 @@ def verl_defaults() -> tuple[bytes, Mapping[str, Any]]:
 
 
 def _check_keys(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
-    """Check that verl knows every key of ``ours``. Both are plain, interpolations as text."""
     for key, value in ours.items():
         known = {*theirs, *HIDDEN.get(path, ())}
         if key not in known:
             known |= fields_of(theirs) if path else {"turntree", "defaults", *GROUPS}
-            if key not in known and (place := meant(key, theirs)):
-                raise ConfigError(f"unknown key {key!r} in {path or 'verl'}; did you mean {place!r}?")
+            if key not in known and (suggestion := meant(key, theirs)):
+                raise ConfigError(f"unknown key {key!r} in {path or 'verl'}; did you mean {suggestion!r}?")
             check_keys([key], known, path or "verl")
         section = theirs.get(key)
         check_value(f"{path}.{key}" if path else key, value, section)
-        # verl leaves the keys of an empty section, or of none, to its user.
+        # An empty section of verl, or null, accepts any keys.
         if isinstance(value, dict) and isinstance(section, dict) and section and key not in _OPEN:
             _check_keys(value, section, f"{path}.{key}" if path else key)
 
 
 def fields_of(section: Mapping[str, Any]) -> set[str]:
-    """Fields of the dataclass that verl builds from a section; it may have more than verl's YAML."""
+    """Return the fields of the dataclass that verl builds from a section; verl's YAML may lack some."""
     target = section.get("_target_")
     if not target:
         return set()
@@ -217,29 +204,19 @@ def fields_of(section: Mapping[str, Any]) -> set[str]:
     return {f.name for f in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
 
 
-def _fit_filter(config: DictConfig) -> None:
-    """Give DAPO's filter to a custom sampler, to which verl hands none. What its own section says stays."""
-    sampler, filters = config.trainer.v1.sampler, config.algorithm.filter_groups
-    if filters.enable and sampler.custom_sampler.path:
-        found = {"filter_groups_metric": filters.metric, "train_batch_size": config.data.train_batch_size}
-        bounds = {key: filters[key] for key in ("max_inflight_gen_batches", "max_num_gen_batches") if filters[key]}
-        sampler.sampler_kwargs = {**found, **bounds, **plain(sampler.sampler_kwargs)}
-
-
 def _check_sections(config: DictConfig) -> None:
-    """Raise before the start those errors that only the running processes would find."""
+    # Errors that otherwise only the running processes would raise.
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path") or not config.actor_rollout_ref.model.path:
         raise ConfigError(_NO_MODEL)
     model = str(config.actor_rollout_ref.model.path)
     if model.startswith((".", "/", "~")) and not Path(model, "config.json").is_file():
         raise ConfigError(f"the model {model}: there is no config.json in that folder")
-    rollout = config.actor_rollout_ref.rollout
-    EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
-    RunSettings.parse(plain(OmegaConf.select(rollout, "custom")))
+    EngineSettings.of(config.actor_rollout_ref.rollout)
+    RunSettings.parse(plain(OmegaConf.select(config, "actor_rollout_ref.rollout.custom")))
 
 
 def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings:
-    """The settings with the template's variables that verl's key names, checked against the model's template."""
+    # turntree's and verl's variables of the chat template are merged, so that both render the same prompts.
     named = {**(plain(config.data.apply_chat_template_kwargs) or {}), **settings.template}
     settings = dataclasses.replace(settings, template=named)
     config.data.apply_chat_template_kwargs = named
@@ -260,22 +237,20 @@ def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings
 
 
 def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
-    """Check that the configuration starts a part that computes the rewards."""
     if settings.score_in_verl and not config.reward.num_workers:
         raise ConfigError("turntree.score_in_verl needs verl's reward workers; set reward.num_workers=1")
     scorer = make_scorer(settings.rewards, settings.answer_format)
     if settings.score_in_verl and scorer is not None and scorer.group_names:
         raise ConfigError(
             f"the rewards {', '.join(scorer.group_names)} need all samples of a task at once, and verl's reward loop "
-            "scores each apart; set turntree.score_in_verl=false"
+            "scores each sample alone; set turntree.score_in_verl=false"
         )
 
 
 def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
-    """Check that run-ahead has an engine that can do what is asked."""
     rollout = config.actor_rollout_ref.rollout
-    gives_memory = rollout.name != ROLLOUT_NAME or rollout.free_cache_engine
-    if settings.run_ahead.enabled and settings.run_ahead.during_update and gives_memory:
+    yields_memory = rollout.name != ROLLOUT_NAME or rollout.free_cache_engine
+    if settings.run_ahead.enabled and settings.run_ahead.during_update and yields_memory:
         raise ConfigError(
             f"turntree.run_ahead.during_update=true needs rollout.name={ROLLOUT_NAME} with free_cache_engine=false, "
             f"got {rollout.name}, which gives its memory to the trainer during the update; remove that key"
@@ -283,38 +258,35 @@ def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
 
 
 def _fit_store(config: DictConfig, settings: TrainSettings) -> None:
-    """Let the engine's store begin with the turns of other runs."""
     if not settings.import_turns:
         return
     from turntree.agents.engines.drafting.tokenizer_hash import given_store
 
-    section = "actor_rollout_ref.rollout.engine_kwargs.turntree"
-    if EngineSettings.parse(plain(OmegaConf.select(config, section))).speculation is None:
+    if EngineSettings.of(config.actor_rollout_ref.rollout).speculation is None:
         raise ConfigError(
-            "turntree.import_turns has turns to draft from, and speculation=none drafts nothing; remove one"
+            "turntree.import_turns has turns to draft from, and speculation=none drafts nothing; remove one of them"
         )
     model = config.actor_rollout_ref.model
     try:
-        past = given_store(settings.import_turns, tokenizer_hash(str(model.tokenizer_path or model.path)))
+        store = given_store(settings.import_turns, tokenizer_hash(str(model.tokenizer_path or model.path)))
     except UsageError as error:
         raise ConfigError(f"turntree.import_turns: {error}") from error
-    OmegaConf.update(config, f"{section}.forest.import_turns", past, force_add=True)
+    key = "actor_rollout_ref.rollout.engine_kwargs.turntree.forest.import_turns"
+    OmegaConf.update(config, key, store, force_add=True)
 
 
 def _check_own_engine(config: DictConfig) -> None:
-    """Check that turntree's engine gets one device, which is there."""
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != ROLLOUT_NAME:
         return
     for name in REPLICA_SIZES:
         if rollout[name] not in (None, 1):
             raise ConfigError(
-                f"turntree's engine runs a model on one device, got {name}={rollout[name]}; set it to 1, or take "
-                "engine=vllm or engine=sglang for a model that needs several"
+                f"turntree's engine runs a model on one device, got {name}={rollout[name]}; set it to 1, or use "
+                "engine=vllm or engine=sglang for a model that needs several devices"
             )
-    device = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).device
-    if device == "cuda" and config.trainer.device == "cpu":
+    if EngineSettings.of(rollout).device == "cuda" and config.trainer.device == "cpu":
         raise ConfigError(
-            "engine_kwargs.turntree.device=cuda needs a trainer on a GPU, whose share of it the engine uses; set "
+            "engine_kwargs.turntree.device=cuda needs a trainer on a GPU, which the engine shares; set "
             "device=gpu, or remove that key"
         )

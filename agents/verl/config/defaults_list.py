@@ -1,7 +1,7 @@
-"""A configuration composed by its defaults list.
+"""Compose a configuration by its defaults list.
 
-Hydra works the list out, once; its own ``compose`` takes three times as long, as it works it out beside ours, adds
-Hydra's own configuration, and reads every file with a parser in Python.
+Hydra resolves the list once. Hydra's own ``compose`` takes three times as long: it resolves the list again, adds
+Hydra's own configuration and reads every file with a parser in Python.
 """
 
 from __future__ import annotations
@@ -15,29 +15,23 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
-_PRIMARY = "turntree_primary"
-"""Name under which Hydra finds the configuration that is being composed."""
+_PRIMARY = "turntree_primary"  #: name under which Hydra finds the configuration that is being composed
 
 
 class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads YAML as OmegaConf does (``1e-6`` is a number), by libyaml where PyYAML has it."""
+    """Read YAML as OmegaConf does (``1e-6`` is a number), with libyaml if PyYAML has it."""
 
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
 
 class Composed(NamedTuple):
-    """What a defaults list makes."""
-
     config: DictConfig
-    choices: dict[str, Any]
-    """The last option of each group, by the group."""
-    paths: tuple[str, ...]
-    """What was merged, in its order: ``GROUP/OPTION``, or the name of a configuration."""
+    choices: dict[str, Any]  #: the last option of each group, by group
+    paths: tuple[str, ...]  #: what was merged, in order: ``GROUP/OPTION``, or a configuration's name
 
 
 @lru_cache(maxsize=256)
 def _shipped(path: str) -> tuple[Any, str]:
-    """Plain values of a file of ``turntree.configs``, and its text."""
     text = resources.files("turntree.configs").joinpath(path).read_text(encoding="utf-8")
     return yaml.load(text, YamlLoader), text
 
@@ -45,14 +39,11 @@ def _shipped(path: str) -> tuple[Any, str]:
 def compose_defaults(
     own: Mapping[str, Any], overrides: Sequence[str], *, own_env: bool = False, without_env: bool = False
 ) -> Composed:
-    """Merge what the defaults list of ``own`` names.
+    """Merge the files that the defaults list of ``own`` names.
 
     Args:
         overrides: Options that replace those of the list, in Hydra's grammar.
-        own_env: Whether ``env`` is left out where nothing but a shipped configuration names it.
-
-    Raises:
-        HydraException: If the list or an override is wrong.
+        own_env: Whether ``env`` is left out if only a shipped configuration names it.
     """
     from hydra import version
     from hydra._internal.config_repository import CachingConfigRepository
@@ -64,11 +55,11 @@ def compose_defaults(
     ConfigStore.instance().store(_PRIMARY, own)
     repository = CachingConfigRepository(_repository(own))
     parsed = OverridesParser.create().parse_overrides([*overrides, *(["~env"] if without_env else [])])
-    found = create_defaults_list(repository, _PRIMARY, parsed, prepend_hydra=False, skip_missing=False)
-    if own_env and not without_env and "env" not in found.overrides.override_choices:
+    resolved = create_defaults_list(repository, _PRIMARY, parsed, prepend_hydra=False, skip_missing=False)
+    if own_env and not without_env and "env" not in resolved.overrides.override_choices:
         return compose_defaults(own, overrides, without_env=True)
     config, paths = OmegaConf.create(), []
-    for default in found.defaults:
+    for default in resolved.defaults:
         assert default.config_path is not None
         loaded = repository.load_config(default.config_path)
         assert loaded is not None
@@ -80,12 +71,11 @@ def compose_defaults(
         paths.append(default.config_path)
     for key in ("defaults", "hydra"):
         config.pop(key, None)
-    choices = {**found.overrides.known_choices, **({"env": None} if without_env else {})}
+    choices = {**resolved.overrides.known_choices, **({"env": None} if without_env else {})}
     return Composed(config, choices, tuple(paths))
 
 
 def _repository(own: Mapping[str, Any]) -> Any:
-    """Where Hydra finds a file: among the shipped ones, then in the search path of ``own``."""
     from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
     from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
@@ -98,11 +88,12 @@ def _repository(own: Mapping[str, Any]) -> Any:
             header = self._get_header_dict(text)
             return ConfigResult(provider=self.provider, path=self.path, config=OmegaConf.create(values), header=header)
 
-    Plugins.instance()  # the kinds of sources register themselves
-    places = ConfigSearchPathImpl()
-    for place in own.get("hydra", {}).get("searchpath", ()):
-        places.append("hydra.searchpath", place)
-    places.append("schema", "structured://")
-    repository = ConfigRepository(places)
+    Plugins.instance()  # registers Hydra's kinds of config sources
+    search_path = ConfigSearchPathImpl()
+    for folder in own.get("hydra", {}).get("searchpath", ()):
+        search_path.append("hydra.searchpath", folder)
+    search_path.append("schema", "structured://")
+    repository = ConfigRepository(search_path)
+    # First: a file of the user's must not replace a shipped one of the same name.
     repository.sources.insert(0, Shipped("main", "pkg://turntree.configs"))
     return repository

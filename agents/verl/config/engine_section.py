@@ -1,7 +1,6 @@
-"""The section of turntree's engine, ``engine_kwargs.turntree``, read for an external engine.
+"""Read turntree's engine section, ``engine_kwargs.turntree``, for an external engine.
 
-An external engine uses the settings of speculation, of the store and of the
-sharing between replicas; any other key is an error, never silently ignored.
+An external engine uses the settings of speculation, the draft store and draft sharing; any other key is an error.
 """
 
 from __future__ import annotations
@@ -20,37 +19,35 @@ _READ = ("speculation", "forest", "sharing")
 
 
 def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) -> int:
-    """Give an external engine the context of the longest episode; unset, it takes all that the model has.
+    """Set an external engine's context to the longest episode and return it; unset, it takes the model's.
 
     Args:
-        config: verl's whole configuration, modified in place.
-        given: The context in the engine's own arguments, if it stands there.
-
-    Returns:
-        The context, within the positions of a model whose folder says them; one that the configuration names stays.
+        kept: Tokens that the engine reserves at the end of its context.
+        given: The context in the engine's own arguments, if any.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout.max_model_len is None:
         longest = given or rollout.prompt_length + rollout.response_length + kept
-        # verl and the engines refuse a context beyond the model's: the last places are then the engine's.
+        # verl and the engines refuse a context beyond the model's, so the reserved tokens are then part of it.
         rollout.max_model_len = min(longest, positions(str(config.actor_rollout_ref.model.path)) or longest)
     return given or int(rollout.max_model_len)
 
 
 def positions(model: str) -> int | None:
-    """Positions of a model in a folder; ``None`` if it is none, or does not say."""
+    """Return the positions of a model in a folder; ``None`` if there is no folder or it does not name them."""
     file = Path(model).expanduser() / "config.json"
     try:
         read = read_json(file)
     except (OSError, ValueError):
         return None
     read = read if isinstance(read, dict) else {}
+    # Models with several modalities have the language model's sizes in ``text_config``.
     length = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))
     return length if isinstance(length, int) else None
 
 
 def asking_setting(run: PlaySettings) -> str:
-    """The setting that puts turntree's own uses of turns before an external engine; empty if none does."""
+    """Return the setting that makes turntree reuse turns with an external engine; empty if none does."""
     if run.reuse.mode is not ReuseMode.NONE:
         return f"turntree.reuse.mode={run.reuse.mode}"
     if run.run_ahead.enabled:
@@ -58,18 +55,29 @@ def asking_setting(run: PlaySettings) -> str:
     return "turntree.validation.coupled=true" if run.validation.coupled else ""
 
 
+def two_drafters(key: str, owner: str) -> ConfigError:
+    """Return the error for a key that asks for drafts of ``owner`` while turntree drafts."""
+    return ConfigError(
+        f"{key} asks for {owner}'s own drafts while turntree drafts, too; set speculation=none to use only {owner}'s"
+    )
+
+
+def check_priority(config: DictConfig, key: str, value: str | int | bool) -> None:
+    """Raise if an engine's own argument keeps precomputed turns from coming after all other turns."""
+    given = OmegaConf.select(config, key)
+    if given not in (None, value):
+        raise ConfigError(
+            f"turntree.run_ahead.enabled=true needs {key}={str(value).lower()}, so that precomputed turns come after "
+            f"all other turns, got {given}; remove that key"
+        )
+
+
 def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> EngineSettings | None:
-    """Draft settings of an external engine.
+    """Return the draft settings of an external engine; ``None`` if it does not run or drafts nothing.
 
     Args:
         name: The engine's name in ``rollout.name``.
-        title: The name as its makers write it.
-
-    Returns:
-        ``None`` if another engine runs, or nothing is drafted.
-
-    Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or the model is to draft as well.
+        title: The engine's name in messages.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:
@@ -81,20 +89,17 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
             f"{ROLLOUT}.enable_rollout_routing_replay=false, or remove that setting"
         )
     ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
-    strange = sorted(set(ours) - set(_READ))
-    if strange:
+    unread = sorted(set(ours) - set(_READ))
+    if unread:
         raise ConfigError(
-            f"{ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
-            f"rollout.name={name} only {', '.join(_READ[:-1])} and {_READ[-1]} are read, and {title}'s own arguments "
-            f"stand in {ROLLOUT}.engine_kwargs.{name}"
+            f"{ROLLOUT}.engine_kwargs.turntree.{unread[0]} is a setting of turntree's own engine; with "
+            f"rollout.name={name} only {', '.join(_READ[:-1])} and {_READ[-1]} are read; {title}'s own arguments "
+            f"belong in {ROLLOUT}.engine_kwargs.{name}"
         )
     settings = EngineSettings.parse(ours)
     if settings.speculation is None:
         return None
     mtp = OmegaConf.select(config, f"{ROLLOUT}.mtp")
     if mtp is not None and mtp.enable and mtp.enable_rollout:
-        raise ConfigError(
-            "actor_rollout_ref.model.mtp.enable_rollout asks for drafts of the model's own, and turntree's are on as "
-            "well; set speculation=none to use those alone"
-        )
+        raise two_drafters("actor_rollout_ref.model.mtp.enable_rollout", "the model")
     return settings

@@ -1,8 +1,8 @@
-"""The groups of options of a training: machine, engine, size, environment, algorithm, trainer's mode, speculation.
+"""The option groups of a training: device, engine, size, environment, algorithm, mode, reuse, speculation.
 
-An option is a file ``configs/GROUP/OPTION.yaml`` of turntree's keys and verl's. Hydra merges one of each group by
-the defaults list of ``configs/turntree_trainer.yaml``. That file also lists, as ``requires``, which options are
-compatible only with some of another group; a defaults list cannot state that.
+An option is a file ``configs/GROUP/OPTION.yaml`` with turntree's and verl's keys. Hydra merges one option of each
+group by the defaults list of ``configs/turntree_trainer.yaml``. That file also lists under ``requires`` which options
+are compatible only with some options of another group, which a defaults list cannot express.
 """
 
 from __future__ import annotations
@@ -21,54 +21,44 @@ from omegaconf import DictConfig
 from turntree.agents.verl.config.defaults_list import Composed, compose_defaults
 from turntree.agents.verl.config.sections import ConfigError, plain, unknown_key
 
-TRAINER = "turntree_trainer"
-"""The shipped configuration with the default option of each group."""
+TRAINER = "turntree_trainer"  #: the shipped configuration with the default option of each group
 DEVICE = "device"
-"""The group of the machines."""
-SPECULATION = "speculation"
-"""The group of which several options may be chosen."""
-REUSES = ("replay", "exact", "lenient")
-"""Its options that exclude one another."""
-SYNC = "sync"
-"""The mode in which no episode goes on while the policy is updated."""
-GROUPS = (DEVICE, "engine", "size", "env", "algorithm", "mode", SPECULATION)
-"""The groups in the order in which they are merged; later ones override."""
+SPECULATION = "speculation"  #: the only group with several options at once
+SYNC = "sync"  #: the mode without weight updates during episodes
+REUSE = "reuse"
+NO_REUSE = "none"
+#: in merge order; later groups override
+GROUPS = (DEVICE, "engine", "size", "env", "algorithm", "mode", REUSE, SPECULATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An option of every group."""
+    """An option of every group; ``speculation`` may have several, merged in order."""
 
     device: str
-    """Machine: a file of ``configs/device``."""
     engine: str
-    """Engine that generates."""
     size: str
-    """Size of the policy, and its training hardware."""
-    env: str | None
-    """Environment; ``None`` if the configuration names one of its own."""
+    env: str | None  #: ``None`` if the configuration names its own environment
     algorithm: str
-    """Algorithm of the update."""
     mode: str = SYNC
-    """Trainer of verl: whether episodes go on while the policy is updated."""
+    reuse: str = NO_REUSE
     speculation: tuple[str, ...]
-    """Uses of earlier turns, merged in this order."""
 
     @property
     def name(self) -> str:
-        """The options as one name, for folders and experiments.
+        """Return the options as one name, for folders and experiments.
 
-        >>> Choice(
-        ...     device="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo", speculation=("none", "exact")
-        ... ).name
-        'ppo_gsm8k_tiny_local_none_exact'
+        >>> options = dict(device="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo")
+        >>> Choice(**options, reuse="same_seed", speculation=("tree", "run_ahead")).name
+        'ppo_gsm8k_tiny_local_tree_run_ahead_same_seed'
         """
         parts = [self.algorithm, *([self.env] if self.env else []), self.size, self.engine, *self.speculation]
+        parts += [self.reuse] if self.reuse != NO_REUSE else []
         return "_".join([*parts, *([self.mode] if self.mode != SYNC else [])])
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Group and option in the order in which they are merged."""
+        """Return pairs of group and option in merge order."""
         single = ((group, getattr(self, group)) for group in GROUPS if group != SPECULATION)
         return (*((group, name) for group, name in single if name), *((SPECULATION, name) for name in self.speculation))
 
@@ -78,43 +68,39 @@ class Incompatible(ConfigError):
 
 
 def list_options(group: str) -> tuple[str, ...]:
-    """Shipped options of a group."""
     folder = resources.files("turntree.configs").joinpath(group)
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def list_configs() -> tuple[str, ...]:
-    """Names of the configurations that ship with turntree."""
     return list_options("")
 
 
 def compose_options(
     own: Mapping[str, Any], named: Mapping[str, Any], *, own_env: bool = False
 ) -> tuple[DictConfig, Choice]:
-    """Compose a configuration by its defaults list; whether its options are compatible is not checked.
+    """Compose a configuration by its defaults list, without checking whether its options are compatible.
 
     Args:
         named: Options by group that replace those of the defaults list; an ``env`` of ``None`` leaves that group out.
-        own_env: Whether the configuration itself names an environment, so that the group's default is left out.
-
-    Raises:
-        ConfigError: If a group or an option is unknown or missing.
+        own_env: Whether the configuration names its own environment, so that the group's default is left out.
     """
     texts = {group: [*map(str, value)] if isinstance(value, list) else str(value) for group, value in named.items()}
     overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
     without_env = named.get("env", "") is None
-    if {*own} == {"defaults"} and all(isinstance(one, str) for one in own["defaults"]):
-        found = _shipped((*own["defaults"],), (*overrides,), own_env, without_env)
+    if {*own} == {"defaults"} and all(isinstance(entry, str) for entry in own["defaults"]):
+        composed = _shipped((*own["defaults"],), (*overrides,), own_env, without_env)
     else:
-        found = _composed(own, overrides, own_env, without_env)
+        composed = _composed(own, overrides, own_env, without_env)
     # Hydra does not count an option in a list as the choice of its group.
-    ways = tuple(path.removeprefix(f"{SPECULATION}/") for path in found.paths if path.startswith(f"{SPECULATION}/"))
-    return deepcopy(found.config), _choice({**found.choices, SPECULATION: ways})
+    prefix = f"{SPECULATION}/"
+    speculation = tuple(path.removeprefix(prefix) for path in composed.paths if path.startswith(prefix))
+    # A copy: the caller modifies the configuration, and ``_shipped`` caches it.
+    return deepcopy(composed.config), _choice({**composed.choices, SPECULATION: speculation})
 
 
 @lru_cache(maxsize=256)
 def _shipped(defaults: tuple[str, ...], overrides: tuple[str, ...], own_env: bool, without_env: bool) -> Composed:
-    """As ``_composed``, of shipped options alone, which do not change; the configuration is not to be modified."""
     return _composed({"defaults": [*defaults]}, overrides, own_env, without_env)
 
 
@@ -124,43 +110,39 @@ def _composed(own: Mapping[str, Any], overrides: Sequence[str], own_env: bool, w
     try:
         return compose_defaults(own, overrides, own_env=own_env, without_env=without_env)
     except (HydraException, TypeError, ValueError) as error:
-        raise _in_our_words(error) from error
+        raise _translated(error) from error
 
 
 def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that options are compatible.
+    """Raise ``Incompatible`` if two options are incompatible.
 
     Args:
-        requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` why.
-
-    Raises:
-        Incompatible: If two are not.
+        requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` the reason.
     """
-    if found := next(_conflicts(choice, requires), None):
-        group, option, other, name = found
+    if conflict := next(_conflicts(choice, requires), None):
+        group, option, other, name = conflict
         rules = requires[f"{group}={option}"]
         message = f"{group}={option} goes with {other}={' or '.join(rules[other])}, got {other}={name}"
         if other == DEVICE:
             message += f" (of size={choice.size})"
         message += f": {rules['because']}" if "because" in rules else ""
         if DEVICE in (group, other) or "size" in (group, other):
-            fitting = [size for size in list_options("size") if fits(with_size(choice, size), requires)]
-            message += f"; sizes that fit: {', '.join(fitting)}" if fitting else ""
+            sizes = [size for size in list_options("size") if fits(with_size(choice, size), requires)]
+            message += f"; sizes that fit: {', '.join(sizes)}" if sizes else ""
         raise Incompatible(message)
 
 
 def fits(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether options are compatible; the arguments are those of ``check_compatible``."""
+    """Return whether the options are compatible; see ``check_compatible``."""
     return next(_conflicts(choice, requires), None) is None
 
 
 def with_size(choice: Choice, size: str) -> Choice:
-    """The same options with another shipped size, on the machine of that."""
+    """Return the choice with another shipped size, on that size's device."""
     return replace(choice, size=size, device=compose_options({"defaults": [TRAINER]}, {"size": size})[1].device)
 
 
 def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
-    """Group and option, and group and option that do not go with these."""
     for group, option in choice.options:
         for other, allowed in requires.get(f"{group}={option}", {}).items():
             for name in (name for kind, name in choice.options if kind == other):
@@ -170,40 +152,35 @@ def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Ite
 
 @lru_cache(maxsize=1)
 def offered() -> tuple[Choice, ...]:
-    """Every compatible combination of one option per group."""
-    return tuple(_offered())
-
-
-def _offered() -> Iterator[Choice]:
-    names = [list_options(group) for group in ("engine", "env", "algorithm", "mode", SPECULATION)]
+    """Return compatible combinations of one option per group."""
+    choices = []
+    names = [list_options(group) for group in ("engine", "env", "algorithm", "mode")]
+    # Speculation and reuse are independent, so each option is only combined with the other group's default.
+    uses = [(speculation, NO_REUSE) for speculation in list_options(SPECULATION)]
+    uses += [("tree", reuse) for reuse in list_options(REUSE) if reuse != NO_REUSE]
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
         requires = plain(config.requires)
-        for engine, env, algorithm, mode, way in itertools.product(*names):
-            choice = replace(default, engine=engine, env=env, algorithm=algorithm, mode=mode, speculation=(way,))
+        for (engine, env, algorithm, mode), (speculation, reuse) in itertools.product(itertools.product(*names), uses):
+            choice = replace(default, engine=engine, env=env, algorithm=algorithm, mode=mode, reuse=reuse)
+            choice = replace(choice, speculation=(speculation,))
             if fits(choice, requires):
-                yield choice
+                choices.append(choice)
+    return tuple(choices)
 
 
 def _choice(chosen: Mapping[str, Any]) -> Choice:
     for group in GROUPS:
         if not chosen.get(group) and group != "env":
             raise ConfigError(
-                f"{group} has no option, one of {', '.join(list_options(group))}; the defaults of a file begin with "
-                f"{TRAINER}, which names one of each, and {SPECULATION} alone may be a list: [tree,exact]"
+                f"{group} needs one option of {', '.join(list_options(group))}; the defaults list of a file begins "
+                f"with {TRAINER}, which sets each group, and only {SPECULATION} may be a list: [tree,run_ahead]"
             )
-    uses = [option for option in chosen[SPECULATION] if option in REUSES]
-    if len(uses) > 1:
-        raise ConfigError(
-            f"{SPECULATION} takes one of {', '.join(REUSES)}, each of which says how a turn begins with a stored one, "
-            f"got {' and '.join(uses)}"
-        )
     options: dict[str, Any] = {group: chosen.get(group) for group in GROUPS}
     return Choice(**options)
 
 
-def _in_our_words(error: Exception) -> ConfigError:
-    """The error for what Hydra refuses about a defaults list."""
+def _translated(error: Exception) -> ConfigError:
     missing = getattr(error, "missing_cfg_file", None)
     unused = re.search(r"Could not override '(\w+)", str(error))
     group, _, option = (missing or "").rpartition("/")
@@ -211,6 +188,9 @@ def _in_our_words(error: Exception) -> ConfigError:
     if group and group not in GROUPS:
         return unknown_key(group, GROUPS, "the defaults")
     if missing:
+        # A frequent mistake: an option of ``reuse`` in the list of ``speculation``.
+        if elsewhere := [f"{other}={option}" for other in GROUPS if option in list_options(other)]:
+            return ConfigError(f"unknown option {option!r} in {group}; did you mean {' or '.join(elsewhere)}?")
         where = group or "the shipped configurations (a path ends in .yaml)"
         return unknown_key(option, list_options(group), where)
     return ConfigError(f"the defaults cannot be composed: {error}")

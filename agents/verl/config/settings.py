@@ -1,8 +1,7 @@
-"""turntree's own settings inside verl's configuration, checked.
+"""turntree's own settings inside verl's configuration.
 
-verl passes two dictionaries on unchanged, and turntree reads them:
-``actor_rollout_ref.rollout.engine_kwargs.turntree`` (the engine and its store)
-and ``actor_rollout_ref.rollout.custom.turntree`` (the records of a run).
+verl passes two dictionaries on unchanged: ``actor_rollout_ref.rollout.engine_kwargs.turntree`` (the engine and its
+draft store) and ``actor_rollout_ref.rollout.custom.turntree`` (playing, recording and scoring).
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
+
+from omegaconf import OmegaConf
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.resuming.resume_config import ResumeConfig
@@ -22,7 +23,7 @@ from turntree.agents.turn_drafts.config import (
     ToolCallsAheadConfig,
     ValidationConfig,
 )
-from turntree.agents.verl.config.sections import ConfigError, from_mapping
+from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
 from turntree.rewards import RewardError, answer_format_for
 from turntree.spec_tree import ForestConfig
 
@@ -31,15 +32,15 @@ _DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingSettings:
-    """Section ``rollout.engine_kwargs.turntree.sharing``: how replicas share their turns, whatever the engine."""
+    """Section ``rollout.engine_kwargs.turntree.sharing``: draft sharing between replicas, for every engine."""
 
     max_bytes: int = 1 << 28
-    """Memory of the broker's log, bytes."""
+    """Memory of the broker's turn buffer, bytes."""
+    # 2: the replica that takes over a task from a lost or full one has the task's turns already.
     replicas_per_task: int = 2
-    """A replica fetches the turns of tasks for which it is among the first so many in the routing order; 0 fetches
-    all turns. With 2, the replica that takes over a task from a lost or full one has its turns already."""
+    """Replicas that fetch a task's turns, first in routing order; 0 fetches all turns everywhere."""
     max_tokens: int = 1 << 22
-    """Most tokens of one fetch, the newest first."""
+    """Maximum tokens of one fetch, newest turns first."""
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.max_tokens < 1:
@@ -52,25 +53,24 @@ class SharingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Section ``rollout.engine_kwargs.turntree``; values that verl sets (batch, context, dtype) are not
-    repeated here."""
+    """Section ``rollout.engine_kwargs.turntree``; verl sets batch, context and dtype elsewhere."""
 
     speculation: Speculation | None = field(default_factory=Speculation)
     """Settings of drafting; ``null`` switches speculation off."""
     forest: ForestConfig = field(default_factory=ForestConfig)
-    """Settings of the store of earlier turns."""
+    """Settings of the draft store."""
     device: str = "auto"
-    """Device of the engine: ``cpu``, ``cuda``, or ``auto``: that of the trainer."""
+    """Device of the engine: ``cpu``, ``cuda``, or ``auto`` for the trainer's device."""
     threads: int | None = None
-    """Torch threads of the engine; ``None`` leaves torch's setting."""
+    """Torch threads of the engine; ``None`` keeps torch's setting."""
     parked_slots: int | None = None
     """As ``LocalEngineConfig.parked_slots``."""
     prefill_chunk: int = 1024
     """As ``LocalEngineConfig.prefill_chunk``."""
     monitors: bool = True
-    """As ``LocalEngineConfig.monitors``; without it no z-scores are logged."""
+    """As ``LocalEngineConfig.monitors``; without them no z-scores are logged."""
     sharing: SharingSettings | None = field(default_factory=SharingSettings)
-    """Settings of the sharing of turns between replicas; ``null``: each keeps its own."""
+    """Settings of draft sharing; with ``null`` each replica keeps its turns to itself."""
 
     def __post_init__(self) -> None:
         if self.device not in _DEVICES:
@@ -78,15 +78,14 @@ class EngineSettings:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> EngineSettings:
-        """Read the section, ``None`` being an empty one."""
+        """Read the section; ``None`` means an empty one."""
         where = "actor_rollout_ref.rollout.engine_kwargs.turntree"
         if not isinstance(values or {}, Mapping):
             raise ConfigError(f"{where}: expected keys with values, got {values!r:.60}")
         sections = dict(values or {})
-        if sections.get("speculation") is not None:
-            sections["speculation"] = from_mapping(Speculation, sections["speculation"], f"{where}.speculation")
-        if sections.get("sharing") is not None:
-            sections["sharing"] = from_mapping(SharingSettings, sections["sharing"], f"{where}.sharing")
+        for name, kind in (("speculation", Speculation), ("sharing", SharingSettings)):
+            if sections.get(name) is not None:  # null switches the part off
+                sections[name] = from_mapping(kind, sections[name], f"{where}.{name}")
         if "forest" in sections:
             forest = sections["forest"] or {}
             if isinstance(forest, Mapping):
@@ -94,10 +93,15 @@ class EngineSettings:
             sections["forest"] = from_mapping(ForestConfig, forest, f"{where}.forest")
         return from_mapping(cls, sections, where)
 
+    @classmethod
+    def of(cls, rollout: Any) -> EngineSettings:
+        """Read the section of verl's ``actor_rollout_ref.rollout``."""
+        return cls.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
+
     def engine_config(
         self, *, max_batch: int, max_context: int, dtype: str, seed: int, device: str
     ) -> LocalEngineConfig:
-        """The engine's configuration, with the values that verl sets; ``device`` is the trainer's."""
+        """Return the engine's configuration with verl's values; ``device`` is the trainer's."""
         return LocalEngineConfig(
             max_batch=max_batch,
             max_context=max_context,
@@ -114,43 +118,38 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaySettings:
-    """Settings of playing, recording and scoring: in section ``turntree``, and read by every process of the run."""
+    """Settings of playing, recording and scoring, read by every process of a run."""
 
     run_dir: str = ""
     """Folder of the run's records; empty records nothing."""
     record_episodes: bool = True
     """Write every training episode to ``run_dir``/episodes."""
     save_policy_every: int = 0
-    """Save the weights that sampled every so many steps, the first one included; 0 saves none."""
+    """Save the sampling weights every N steps, including the first step; 0 saves none."""
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
-    """Reuse of earlier trajectories: ``{mode: rejection_sampling}``; empty uses none."""
+    """Reuse of stored turns: ``{mode: rejection_sampling}``; empty reuses none."""
     run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
     """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
     tool_calls_ahead: ToolCallsAheadConfig = field(default_factory=ToolCallsAheadConfig)
-    """Tool calls made before their turn has ended: ``{enabled: true}``; empty makes none."""
+    """Speculative tool calls, before their turn has ended: ``{enabled: true}``; empty makes none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
-    """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
+    """Validations: ``{coupled: true}`` uses the same noise in each and replays the last one."""
     asynchronous: ResumeConfig | None = None
-    """Where the weights change while episodes are played (``mode=colocate_async``): ``{on_resume: episode}``; else
-    ``None``, whatever is given."""
+    """Weight updates during episodes (``mode=colocate_async``): ``{on_resume: episode}``; else ``None``."""
     seeded: bool = True
-    """Request every turn with a seed: it is then the same whatever the drafts, the batch, or a second run.
-    ``false``: only where ``reuse``, ``run_ahead`` or ``validation`` needs the noise of a turn again. vLLM without
-    seeds keeps its own sampler, and may choose its newer model runner."""
+    """Sample every turn with a seed, so that it is reproducible; ``false``: only for reuse, run-ahead, validations."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
     template: Mapping[str, Any] = field(default_factory=dict)
-    """Variables of the chat template: ``{enable_thinking: false}``; verl's ``data.apply_chat_template_kwargs`` are
-    added."""
+    """Variables of the chat template: ``{enable_thinking: false}``, added to verl's own key."""
     max_thinking_tokens: int | None = None
-    """Tokens of a turn after which a thought that goes on is closed, and the answer follows; ``null`` is no bound."""
+    """Tokens of a turn after which an open thought is closed for the answer; ``null``: no limit."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
-    """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
-    metric only. Empty leaves the reward to the environment."""
+    """Rewards by name, each a weight (0 only logs) or ``{weight, low, high}``; empty uses the environment's reward."""
     answer_format: str | None = None
     """Data set whose rules compare answers if the tasks' own has none."""
     score_in_verl: bool = False
-    """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
+    """Let verl's reward loop (section ``reward``) score; recorded episodes keep the environment's reward."""
 
     def __post_init__(self) -> None:
         make_scorer(self.rewards, self.answer_format)
@@ -162,22 +161,18 @@ class PlaySettings:
 
     @property
     def uses_turns(self) -> bool:
-        """Whether earlier turns are used beyond drafts, turns are made ahead, or updates interrupt them."""
+        """Return whether turns are reused beyond drafts, precomputed, or interrupted by weight updates."""
         again = self.reuse.mode is not ReuseMode.NONE or self.run_ahead.enabled or self.validation.coupled
         return again or self.asynchronous is not None
 
     @property
     def draws_by_seed(self) -> bool:
-        """Whether turns are requested with seeds; the one place that decides it."""
+        # vLLM without seeds keeps its own sampler and may choose its newer model runner.
         return self.seeded or self.uses_turns
 
     @classmethod
     def read(cls, section: Mapping[str, Any], where: str) -> Self:
-        """Read a section's plain values.
-
-        Raises:
-            ConfigError: If a key is unknown, or a value invalid.
-        """
+        """Read a section's plain values."""
         values = dict(section)
         kinds = {
             "reuse": ReuseConfig,
@@ -193,11 +188,11 @@ class PlaySettings:
 
     @property
     def rendering(self) -> dict[str, Any]:
-        """The arguments of ``Renderer``."""
+        """Return the arguments of ``Renderer``."""
         return {"template_options": self.template, "max_thinking_tokens": self.max_thinking_tokens}
 
     def played(self) -> dict[str, Any]:
-        """These settings as plain values, without the fields of a sub-class."""
+        """Return these settings as plain values, without fields of subclasses."""
         names = {f.name for f in fields(PlaySettings)}
         values = {name: value for name, value in asdict(self).items() if name in names}
         if self.asynchronous is None:
@@ -212,20 +207,19 @@ class RunSettings(PlaySettings):
     """Section ``rollout.custom.turntree``."""
 
     checkpoint_dir: str = ""
-    """Folder of verl's checkpoints, from which a resumed run loads its stores; empty: it begins with empty ones."""
+    """verl's checkpoint folder, from which a resumed run loads its draft stores; empty starts empty."""
 
     @classmethod
     def parse(cls, custom: Mapping[str, Any] | None) -> RunSettings:
-        """Read ``rollout.custom``; keys that are not turntree's are ignored."""
+        """Read ``rollout.custom``; keys other than turntree's are ignored."""
         return cls.read((custom or {}).get("turntree") or {}, "actor_rollout_ref.rollout.custom.turntree")
 
     def scorer(self) -> Scorer | None:
-        """The scorer of the rewards; ``None`` leaves them to the environment, or to verl."""
+        """Return the scorer; ``None`` leaves scoring to the environment or verl."""
         return None if self.score_in_verl else make_scorer(self.rewards, self.answer_format)
 
     @property
     def path(self) -> Path | None:
-        """``run_dir`` as a path, or ``None``."""
         return Path(self.run_dir) if self.run_dir else None
 
 
@@ -240,16 +234,14 @@ class TrainSettings(PlaySettings):
     val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Settings that differ for validation, for example ``{split: test}``."""
     train_tasks: int | None = None
-    """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all. ``None``: those that the
-    environment has, at most 1,024."""
+    """Tasks of an epoch; ``None``: all of the environment's, at most 1,024."""
     val_tasks: int | None = None
-    """Tasks to validate on; ``None``: those that the environment has for validation, at most 32."""
+    """Tasks to validate on; ``None``: all of the environment's validation tasks, at most 32."""
     run_dir: str = "runs/train"
     import_turns: str = ""
-    """Turns of other runs that the first epoch is drafted from: a store's file, or a folder with such files, such as a
-    run with checkpoints; empty begins with none."""
+    """Warm start: a store's file or a folder with such files (a run's checkpoints); empty starts cold."""
     fork_workers: bool = True
-    """On the CPU, start Ray's workers as forks of one process that has imported what they need."""
+    """On the CPU, start Ray's workers as forks of one process with their imports."""
 
     def __post_init__(self) -> None:
         PlaySettings.__post_init__(self)
@@ -259,11 +251,7 @@ class TrainSettings(PlaySettings):
 
 
 def make_scorer(rewards: Mapping[str, Any], answer_format: str | None) -> Scorer | None:
-    """The scorer of a section; ``None`` if no rewards are named.
-
-    Raises:
-        ConfigError: If a reward or the answer format is unknown, or the rewards are incompatible.
-    """
+    """Return the scorer of a section; ``None`` if it names no rewards."""
     try:
         if answer_format is not None:
             answer_format_for(answer_format)

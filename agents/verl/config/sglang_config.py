@@ -1,19 +1,16 @@
-"""Conversion of turntree's engine section to arguments of SGLang under verl.
+"""Convert turntree's engine section to SGLang's arguments under verl.
 
-A configuration has one place for the drafts, ``engine_kwargs.turntree.speculation``
-and ``.forest``, whatever the engine. The arguments name a built-in algorithm,
-``NGRAM``, so that verl's own server accepts them too, which builds them before
-SGLang loads plugins; turntree's plugin replaces its worker if the environment
-variable of its settings says so. That variable goes to all of Ray's processes.
+Drafts are configured in one place for all engines, ``engine_kwargs.turntree.speculation`` and ``.forest``. The
+arguments name the built-in algorithm ``NGRAM``, because verl's server builds them before SGLang loads plugins.
+turntree's plugin replaces NGRAM's worker if the environment variable with its settings is set, which goes to all of
+Ray's processes.
 
-Tested on the CPU, in training steps: all of verl's path through its SGLang server,
-with stand-ins for SGLang's kernels. Not tested, as it needs CUDA: those kernels, and
-the handles of device memory by which verl transfers weights.
+Tested on the CPU in training steps: verl's path through its SGLang server, with stand-ins for SGLang's kernels. Not
+tested, since they need CUDA: the kernels, and verl's weight transfer by handles of device memory.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -21,24 +18,16 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.engines.sglang.config import KEPT, SglangEngineConfig
 from turntree.agents.engines.sglang.dialect import PRIORITIES
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings, graph_sizes
-from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of, fit_context
+from turntree.agents.verl.config.engine_section import ROLLOUT, check_priority, drafts_of, fit_context, two_drafters
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
-_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
-"""Environment variables of all of Ray's processes."""
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"  #: environment variables of all of Ray's processes
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
 def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
-    """Put turntree's worker into the arguments of SGLang; other engines are left unchanged.
-
-    Args:
-        config: verl's whole configuration, modified in place.
-
-    Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
-    """
+    """Put turntree's worker into SGLang's arguments; other engines are left unchanged."""
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "sglang":
         return
     own = f"{ROLLOUT}.engine_kwargs.sglang.context_length"  # verl checks max_model_len, and does not pass it on
@@ -46,16 +35,15 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     OmegaConf.update(config, own, context, force_add=True)
     settings = drafts_of(config, "sglang", "SGLang", run)
     if run.run_ahead.enabled:
-        _fit_priorities(config)
+        for key, value in PRIORITIES.items():
+            check_priority(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value)
+            OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
     if settings is None:
         return
     _check_adapters(config)
     for key in _DRAFTS:
         if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
-            raise ConfigError(
-                f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
-                "well; set speculation=none to use those alone"
-            )
+            raise two_drafters(f"{ROLLOUT}.engine_kwargs.sglang.{key}", "SGLang")
     drafts = _drafts(settings)
     _fit_graphs(config)
     for key, value in _arguments(drafts).items():
@@ -64,36 +52,23 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
 
 
 def _check_adapters(config: DictConfig) -> None:
-    """Refuse drafts beside adapters that SGLang's captured graphs serve: it keeps those of one width alone."""
+    # SGLang's captured graphs serve adapters at one width only; drafts need two.
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     adapters = (model.lora_rank or model.lora.rank) and not model.lora.get("merge")
     if adapters and not rollout.enforce_eager:
         raise ConfigError(
             "SGLang serves an adapter (actor_rollout_ref.model.lora_rank) by graphs of one width, and turntree's "
-            "drafts need two; set actor_rollout_ref.model.lora.merge=true, speculation=none or "
+            "drafts need two widths; set actor_rollout_ref.model.lora.merge=true, speculation=none or "
             f"{ROLLOUT}.enforce_eager=true"
         )
 
 
 def _fit_graphs(config: DictConfig) -> None:
-    """Capture as few batch sizes as turntree's plugin lets a server capture that names its own algorithm."""
+    # As few batch sizes as turntree's plugin captures on servers that name its algorithm; SGLang's default has more.
     own, rollout = f"{ROLLOUT}.engine_kwargs.sglang", config.actor_rollout_ref.rollout
     if config.trainer.device != "cpu" and OmegaConf.select(config, f"{own}.cuda_graph_bs") is None:
         most = OmegaConf.select(config, f"{own}.cuda_graph_max_bs") or rollout.max_num_seqs
         OmegaConf.update(config, f"{own}.cuda_graph_bs", graph_sizes(most), force_add=True)
-
-
-def _fit_priorities(config: DictConfig) -> None:
-    """Let SGLang take places of precomputed turns for others."""
-    for key, value in PRIORITIES.items():
-        own = f"{ROLLOUT}.engine_kwargs.sglang.{key}"
-        given = OmegaConf.select(config, own)
-        if given not in (None, value):
-            raise ConfigError(
-                f"turntree.run_ahead.enabled=true needs {own}={json.dumps(value)}, for precomputed turns to come after "
-                f"all others, got {given}; remove that key"
-            )
-        OmegaConf.update(config, own, value, force_add=True)
 
 
 def _drafts(settings: EngineSettings) -> SglangEngineConfig:
@@ -115,8 +90,8 @@ def _drafts(settings: EngineSettings) -> SglangEngineConfig:
 
 
 def _arguments(drafts: SglangEngineConfig) -> dict[str, Any]:
-    made = drafts.to_engine_args("")
-    # More than one child per node, or FA3 takes no tree mask; SGLang derives it from the breadth of its own search.
+    arguments = drafts.to_engine_args("")
+    # With one child per node FA3 would not use a tree mask; SGLang derives that from the breadth of its own search.
     breadth = {"speculative_ngram_max_bfs_breadth": max(2, drafts.draft_tokens - 1)}
     steps = {"speculative_num_steps": drafts.draft_tokens - 1}
-    return {**{key: made[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}
+    return {**{key: arguments[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}

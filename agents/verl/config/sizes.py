@@ -1,7 +1,7 @@
-"""Relations between the sizes of a training: tasks, batches, mini-batches, samples, devices. verl finds most of them
-out once the model is loaded, by a division by zero or an assertion in a worker; here each is a line before the start.
+"""Check how a training's sizes fit together: tasks, batches, mini-batches, samples, devices.
 
-Not here: the tokens of micro-batches (``micro_batches``), and memory (``memory``).
+verl finds most conflicts after loading the model, by a division by zero or an assertion in a worker.
+Not here: the memory of a GPU (``memory``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ _BATCH, _CHUNK = "data.train_batch_size", "data.gen_batch_size"
 
 
 def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callable[[], None]]:
-    """Checks, independent of each other, that the sizes of a training fit; one warns of tasks that are never played.
-
-    Each raises ConfigError if two sizes do not fit; both are named with their numbers.
-    """
+    """Yield independent checks of a training's sizes; each raises a ``ConfigError`` with both numbers."""
     if settings.train_tasks is not None:  # else the environment says how many it has, once the rows are written
         yield partial(check_tasks, config, settings.train_tasks)
     yield partial(_check_chunk, config, config.data.train_batch_size)
@@ -42,61 +39,55 @@ def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callabl
 
 
 def check_tasks(config: DictConfig, train_tasks: int) -> None:
-    """Check that there are tasks for a step, and warn of tasks that are never played.
-
-    Raises:
-        ConfigError: If a step takes more tasks than there are.
-    """
+    """Check that there are enough tasks for a step; warn of tasks that are never played."""
     batch, tasks = config.data.train_batch_size, _read_tasks(config, train_tasks)
     if tasks < batch:
         raise ConfigError(
             f"a step takes {_BATCH}={batch} tasks, and there are {tasks} (turntree.train_tasks"
-            f"{', data.train_max_samples' if tasks < train_tasks else ''}): {_BATCH}={tasks}, "
-            "or more tasks"
+            f"{', data.train_max_samples' if tasks < train_tasks else ''}); set {_BATCH}={tasks}, or add tasks"
         )
     left = tasks % batch
     if left and not config.data.shuffle and not _by_one(config):
         logger.warning(
-            "the last %d of the %d tasks are never played, as %s=%d does not divide their number and data.shuffle is "
-            "false: turntree.train_tasks=%d, or data.shuffle=true",
+            "the last %d of the %d tasks are never played, because %s=%d does not divide the number of tasks and "
+            "data.shuffle is false; set turntree.train_tasks=%d, or data.shuffle=true",
             *(left, tasks, _BATCH, batch, tasks - left),
         )
 
 
 def epoch_steps(config: DictConfig, train_tasks: int) -> float:
-    """Steps of an epoch of ``train_tasks``: whole ones, except where a step may span two epochs."""
+    """Return the steps of an epoch: a whole number, unless a step may span two epochs."""
     steps: float = _read_tasks(config, train_tasks) / config.data.train_batch_size
     return steps if _by_one(config) else math.floor(steps)
 
 
 def _read_tasks(config: DictConfig, train_tasks: int) -> int:
-    """Tasks that verl reads."""
     most = int(config.data.get("train_max_samples") or -1)
     return train_tasks if most < 0 else min(most, train_tasks)
 
 
 def _by_one(config: DictConfig) -> bool:
-    """Whether verl takes tasks one by one, whatever ``data.gen_batch_size`` is; a batch may then span two epochs."""
+    # In these modes verl takes tasks one by one, whatever ``data.gen_batch_size`` is: a batch may span two epochs.
     refills = config.trainer.v1.sampler.get("sync_refill_failed_groups")
     filters = OmegaConf.select(config, "algorithm.filter_groups.enable")
     return bool(refills or filters or updates_while_playing(config.trainer.v1.trainer_mode))
 
 
 def _check_positions(config: DictConfig) -> None:
-    """Turntree's own engine refuses rows beyond the model's context, but once verl's processes have started."""
+    # turntree's own engine refuses longer rows only once verl's processes have started.
     rollout, model = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
     longest, most = rollout.max_model_len or rollout.prompt_length + rollout.response_length, positions(model)
     if rollout.name == "turntree" and most is not None and longest > most:
         raise ConfigError(
             f"a row has up to {longest} tokens (data.max_prompt_length and data.max_response_length), and the model "
-            f"has {most} positions: lower these"
+            f"has {most} positions; lower these lengths"
         )
 
 
 def _check_chunk(config: DictConfig, batch: int) -> None:
     chunk = config.data.get("gen_batch_size")
     if chunk is not None and not _by_one(config) and (chunk < 1 or batch % chunk):
-        raise ConfigError(f"{_BATCH} is a multiple of {_CHUNK}, got {batch} and {chunk}; leave the latter out")
+        raise ConfigError(f"{_BATCH} is a multiple of {_CHUNK}, got {batch} and {chunk}; remove {_CHUNK}")
     parts = OmegaConf.select(config, f"trainer.v1.{config.trainer.v1.trainer_mode}.parameter_sync_step") or 1
     if batch % parts:
         raise ConfigError(
@@ -111,7 +102,7 @@ def _check_chunk(config: DictConfig, batch: int) -> None:
         )
     whole = config.data.get("val_batch_size")
     if whole is not None and whole < 1:
-        raise ConfigError(f"data.val_batch_size is at least 1, got {whole}; leave it out for one batch of all")
+        raise ConfigError(f"data.val_batch_size is at least 1, got {whole}; remove it to validate in one batch")
 
 
 def _devices(config: DictConfig) -> int:
@@ -127,22 +118,22 @@ def _check_replicas(config: DictConfig) -> None:
     if pool.nnodes * pool.n_gpus_per_node % replica or not pool.nnodes * pool.n_gpus_per_node:
         named = " x ".join(f"{_ROLLOUT}.{name}={size}" for name, size in sizes.items() if size > 1)
         raise ConfigError(
-            f"the devices are shared out among replicas of {named or 'one device'}, and {where}.nnodes={pool.nnodes} x "
-            f"{where}.n_gpus_per_node={pool.n_gpus_per_node} is no multiple of that"
+            f"each replica takes {named or 'one device'}, and the devices, {where}.nnodes={pool.nnodes} x "
+            f"{where}.n_gpus_per_node={pool.n_gpus_per_node}, are no multiple of that"
         )
     experts = int(rollout.get("expert_parallel_size") or 1)
     if experts not in (1, replica):
         raise ConfigError(
-            f"{_ROLLOUT}.expert_parallel_size is 1, or tensor_model_parallel_size x data_parallel_size beside it, got "
+            f"{_ROLLOUT}.expert_parallel_size must be 1 or tensor_model_parallel_size x data_parallel_size, got "
             f"{experts} and {replica}"
         )
 
 
 def _mini_batches(config: DictConfig) -> Iterator[tuple[str, DictConfig, DictConfig, int]]:
-    """The sections with mini-batches: key of their Ulysses size, section, model, and devices that share one row."""
+    # The actor, and the critic if there is one: key, section, model, and devices that share one row (Ulysses).
     actor = config.actor_rollout_ref.actor
     own = actor.ulysses_sequence_parallel_size or 1
-    # As verl's FSDPActorConfig: the section's own size where that is above 1.
+    # As in verl's FSDPActorConfig, the section's own size counts if it is above 1.
     parallel = own if own > 1 else actor.fsdp_config.ulysses_sequence_parallel_size or 1
     yield _ACTOR, actor, config.actor_rollout_ref.model, parallel
     enabled = config.critic.enable
@@ -157,17 +148,17 @@ def _ulysses(key: str) -> str:
 def _check_sequence_parallel(key: str, model: DictConfig, parallel: int) -> None:
     if parallel > 1 and not model.use_remove_padding:
         raise ConfigError(
-            f"{_ulysses(key)}={parallel} shares out rows without padding: it needs "
+            f"{_ulysses(key)}={parallel} splits rows without padding: it needs "
             f"{'critic' if key == 'critic' else 'actor_rollout_ref'}.model.use_remove_padding=true, and flash-attn"
         )
 
 
 def _check_micro_batches(config: DictConfig) -> None:
-    """Micro-batches are by tokens in the actor and the engine's log-probabilities alike, or by rows in both."""
+    # Actor and engine log-probabilities are computed in micro-batches by tokens, or both by rows.
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if bool(actor.use_dynamic_bsz) != bool(rollout.log_prob_use_dynamic_bsz):
         raise ConfigError(
-            f"{_ACTOR}.use_dynamic_bsz and {_ROLLOUT}.log_prob_use_dynamic_bsz have one value, got "
+            f"{_ACTOR}.use_dynamic_bsz and {_ROLLOUT}.log_prob_use_dynamic_bsz must be equal, got "
             f"{actor.use_dynamic_bsz} and {rollout.log_prob_use_dynamic_bsz}"
         )
     keys = [] if actor.use_dynamic_bsz else [f"{_ACTOR}.ppo", f"{_ROLLOUT}.log_prob"]
@@ -182,8 +173,8 @@ def _check_mini_batch(config: DictConfig, key: str, section: DictConfig, paralle
     batch, samples, devices = config.data.train_batch_size, config.actor_rollout_ref.rollout.n, _devices(config)
     mini, name = section.ppo_mini_batch_size, f"{key}.ppo_mini_batch_size"
     if not isinstance(mini, int) or mini < 1 or (mini > batch and not section.use_dynamic_bsz):
-        # With micro-batches by tokens verl fills a mini-batch up with rows that teach nothing.
-        raise ConfigError(f"{name} lies between 1 and {_BATCH}, got {mini} and {batch}: {name}={batch}")
+        # With micro-batches by tokens, verl pads a mini-batch with masked rows.
+        raise ConfigError(f"{name} must lie between 1 and {_BATCH}, got {mini} and {batch}; set {name}={batch}")
     if devices % parallel:
         raise ConfigError(
             f"{_ulysses(key)}={parallel} devices share a row, and the {devices} devices "
@@ -192,12 +183,12 @@ def _check_mini_batch(config: DictConfig, key: str, section: DictConfig, paralle
     shares = devices // parallel
     if mini * samples % shares:
         raise ConfigError(
-            f"the rows of a mini-batch, {name}={mini} x {_ROLLOUT}.n={samples}, are shared out evenly among {shares} "
+            f"the rows of a mini-batch, {name}={mini} x {_ROLLOUT}.n={samples}, must divide evenly among {shares} "
             f"workers (trainer.nnodes x trainer.n_gpus_per_node, by ulysses_sequence_parallel_size), got "
             f"{mini * samples}"
         )
     if not section.use_dynamic_bsz and batch * samples % devices:
         raise ConfigError(
-            f"the rows of a step, {_BATCH}={batch} x {_ROLLOUT}.n={samples}, are shared out evenly among {devices} "
+            f"the rows of a step, {_BATCH}={batch} x {_ROLLOUT}.n={samples}, must divide evenly among {devices} "
             f"devices (trainer.nnodes x trainer.n_gpus_per_node), got {batch * samples}"
         )

@@ -1,8 +1,7 @@
-"""Conversion of turntree's engine section to arguments of vLLM under verl.
+"""Convert turntree's engine section to vLLM's arguments under verl.
 
-A configuration has one place for the drafts, ``engine_kwargs.turntree.speculation``
-and ``.forest``, whatever the engine. For ``rollout.name=vllm`` that becomes
-vLLM's ``speculative_config`` and ``additional_config``, which verl passes on.
+Drafts are configured in one place for all engines, ``engine_kwargs.turntree.speculation`` and ``.forest``. For
+``rollout.name=vllm`` they become vLLM's ``speculative_config`` and ``additional_config``, which verl passes on.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
-from turntree.agents.verl.config.engine_section import ROLLOUT, asking_setting, drafts_of, fit_context
+from turntree.agents.verl.config.engine_section import (
+    ROLLOUT,
+    asking_setting,
+    check_priority,
+    drafts_of,
+    fit_context,
+    two_drafters,
+)
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
 
 def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
-    """Put turntree's drafter into the arguments of vLLM; other engines are left unchanged.
-
-    Args:
-        config: verl's whole configuration, modified in place.
-
-    Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
-    """
+    """Put turntree's drafter into vLLM's arguments; other engines are left unchanged."""
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "vllm":
         return
     fit_context(config)
@@ -34,41 +33,26 @@ def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
     if asking:
         _fit_scoring(config, asking)
         if run.run_ahead.enabled:
-            _fit_priorities(config)
+            check_priority(config, f"{ROLLOUT}.engine_kwargs.vllm.scheduling_policy", "priority")
+            OmegaConf.update(config, f"{ROLLOUT}.scheduling_policy", "priority", force_add=True)
     if settings is None:
         return
     if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
-        raise ConfigError(
-            f"{ROLLOUT}.engine_kwargs.vllm.speculative_config names a drafter, and turntree's is on as well; set "
-            "speculation=none to use that one alone"
-        )
+        raise two_drafters(f"{ROLLOUT}.engine_kwargs.vllm.speculative_config", "vLLM")
     for key, value in _arguments(settings).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
 
 
 def _fit_scoring(config: DictConfig, asking: str) -> None:
-    """Let vLLM give the log-probabilities that the setting ``asking`` needs."""
     mode = OmegaConf.select(config, f"{ROLLOUT}.logprobs_mode")
     if mode != "processed_logprobs":
         raise ConfigError(
-            f"{asking} needs the log-probabilities that tokens are drawn with; set "
+            f"{asking} needs the log-probabilities after temperature and truncation; set "
             f"{ROLLOUT}.logprobs_mode=processed_logprobs, got {mode}"
         )
     most = f"{ROLLOUT}.engine_kwargs.vllm.max_logprobs"
-    if OmegaConf.select(config, most) is None:
+    if OmegaConf.select(config, most) is None:  # -1: the whole vocabulary
         OmegaConf.update(config, most, -1, force_add=True)
-
-
-def _fit_priorities(config: DictConfig) -> None:
-    """Let vLLM take places of precomputed turns for others."""
-    own = f"{ROLLOUT}.engine_kwargs.vllm.scheduling_policy"
-    policy = OmegaConf.select(config, own)
-    if policy not in (None, "priority"):
-        raise ConfigError(
-            f"turntree.run_ahead.enabled=true needs {own}=priority, so that precomputed turns come after all others, "
-            f"got {policy}; remove that key"
-        )
-    OmegaConf.update(config, f"{ROLLOUT}.scheduling_policy", "priority", force_add=True)
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:

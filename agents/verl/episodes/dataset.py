@@ -15,7 +15,7 @@ from typing import Any
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.loop.env_settings import made_settings
-from turntree.agents.verl.config.env_keys import no_env
+from turntree.agents.verl.config.checks import no_env
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.envs import Env, Limits, WorkerPool, make
 from turntree.envs.errors import DataError, Escape

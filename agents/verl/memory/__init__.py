@@ -1,4 +1,4 @@
-"""Memory of a GPU in a training by verl, estimated before anything is started.
+"""Estimate a training's GPU memory before anything starts.
 
-Not here: measuring it. No figure is fitted to a device; constants that are assumed are named in ``phases``.
+Not here: measurements. No figure is fitted to a device; ``phases`` names the assumed constants.
 """

@@ -1,8 +1,8 @@
-"""Memory of each phase of a step on one GPU where verl's trainer and an engine share it.
+"""Memory of each phase of a step on one GPU that verl's trainer and an engine share.
 
-verl wakes the engine for the rollouts, puts it to sleep for log-probabilities and the update, and wakes its weights,
-not its cache, to send new ones (``ActorRolloutRefWorker.update_weights``). The estimate is an upper bound of what the
-formulas count; fragmentation is what the spare tenth is for.
+verl wakes the engine for rollouts, puts it to sleep for log-probabilities and the update, then wakes its weights, not
+its cache, to receive new ones (``ActorRolloutRefWorker.update_weights``). The estimate is an upper bound of what the
+formulas count; the spare tenth is for fragmentation.
 """
 
 from __future__ import annotations
@@ -15,58 +15,44 @@ from turntree.agents.verl.memory.rollout import RolloutMemory, rollout_memory
 from turntree.agents.verl.memory.shapes import shape_of
 from turntree.agents.verl.memory.trainer import TrainerMemory
 
-CARD = 80_000_000_000
-"""Bytes of a GPU that is sold as one of 80 GB."""
-SPARE = 0.1
-"""Share of a GPU that a size leaves free."""
+CARD = 80_000_000_000  #: bytes of a GPU that is sold with 80 GB
+SPARE = 0.1  #: share of a GPU that a size leaves free
+# Assumed, not measured: CUDA contexts and NCCL buffers of trainer and engine, and SGLang's captured graphs.
 _RESERVE = 3 * 2**30
-"""Assumed, not measured: contexts of CUDA and buffers of NCCL of trainer and engine, and SGLang's captured graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Memory of a training on each of its GPUs."""
 
-    gpu: int
-    """Memory of the GPU, bytes."""
-    gpus: int
-    """GPUs of the training."""
-    phases: Mapping[str, Mapping[str, int]]
-    """Of each phase its parts, bytes."""
+    gpu: int  #: memory of the GPU, bytes
+    gpus: int  #: number of GPUs
+    phases: Mapping[str, Mapping[str, int]]  #: bytes by phase and part
     rollout: RolloutMemory
-    host: int
-    """What waits in the memory of a node's host, bytes."""
+    host: int  #: offloaded state in a node's host memory, bytes
 
     @property
     def peak(self) -> int:
-        """Most bytes of a phase."""
+        """Return the bytes of the largest phase."""
         return max(sum(parts.values()) for parts in self.phases.values())
 
     @property
     def peak_phase(self) -> str:
-        """The phase that takes most."""
         return max(self.phases, key=lambda name: sum(self.phases[name].values()))
 
     @property
     def fits(self) -> bool:
-        """Whether every phase leaves ``SPARE`` of the GPU free, and the engine has room for one episode at least."""
+        """Return whether every phase leaves ``SPARE`` free and the cache holds at least one episode."""
         return self.peak <= (1 - SPARE) * self.gpu and self.rollout.tokens >= self.rollout.context
 
     @property
     def episodes(self) -> int:
-        """Episodes of full length whose keys and values fit beside each other."""
+        """Return how many episodes of full length fit into the cache at once."""
         return self.rollout.tokens // self.rollout.context
 
 
 def estimate(config: Any, gpu: int = CARD) -> Estimate:
-    """Estimate the memory of a training.
-
-    Args:
-        gpu: Memory of each GPU, bytes.
-
-    Raises:
-        ConfigError: If the shape of the model is not known.
-    """
+    """Estimate the memory of a training on GPUs of ``gpu`` bytes each."""
     actor, rollout, critic = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.critic
     shape = shape_of(str(config.actor_rollout_ref.model.path))
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
@@ -82,7 +68,7 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
     models = {"update": trained}
     if config.algorithm.adv_estimator == "gae" if critic.enable is None else critic.enable:
         tokens = critic.ppo_max_token_len_per_gpu
-        valued = TrainerMemory.read(
+        critic_memory = TrainerMemory.read(
             shape_of(str(critic.model.path)),
             gpus=gpus,
             tokens=tokens,
@@ -90,7 +76,7 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
             fsdp=critic.fsdp,
             model=critic.model,
         )
-        models["update of the critic"] = replace(valued, logits=False)
+        models["update of the critic"] = replace(critic_memory, logits=False)
     asleep = {"reserve": _RESERVE, "engine asleep": engine.buffers}
     between = sum(model.between for model in models.values())
     phases: dict[str, dict[str, int]] = {
@@ -113,7 +99,7 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
         **asleep,
         "engine's weights": engine.weights,
         "trainer": between,
-        "tensors on the way": bucket + 6 * shape.embedding,  # the largest, gathered in float32 and cast
+        "tensors on the way": bucket + 6 * shape.embedding,  # the largest tensor, gathered in float32 and cast
     }
     on_node = config.trainer.n_gpus_per_node * sum(model.host for model in models.values())
     return Estimate(gpu=gpu, gpus=gpus, phases=phases, rollout=engine, host=on_node)

@@ -1,8 +1,8 @@
-"""What one GPU holds of the engine that rolls out, awake and asleep.
+"""Memory of the rollout engine on one GPU, awake and asleep.
 
-An engine takes a share of the GPU (``gpu_memory_utilization``) for weights, keys and values; vLLM also for its
-activations and captured graphs (``determine_available_memory``). What verifies drafts comes on top: vLLM's profile
-runs one token a request (``gpu_model_runner.py``, ``_dummy_sampler_run``), SGLang and the local engine profile nothing.
+An engine takes a share of the GPU (``gpu_memory_utilization``) for weights, keys and values; vLLM also for
+activations and captured graphs (``determine_available_memory``). Verifying drafts comes on top: vLLM's profile runs
+one token a request (``gpu_model_runner.py``, ``_dummy_sampler_run``); SGLang and the local engine profile nothing.
 """
 
 from __future__ import annotations
@@ -13,62 +13,47 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
-from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.memory.shapes import ModelShape
 
+# Float32 tensors of the logits' shape in a verifying pass: logits, processed logits, and probabilities or noise.
 _VERIFIED = 3
-"""Tensors of float32 like the logits of a pass that verifies: the logits, processed, and probabilities or noise."""
+# Prompt tokens of a pass: verl's ``max_num_batched_tokens``, SGLang's ``chunked_prefill_size`` on 80 GB.
 _CHUNK = 8192
-"""Prompt tokens of a pass: verl's ``max_num_batched_tokens``; SGLang's ``chunked_prefill_size`` on 80 GB."""
-_WORKSPACE = 512 * 2**20
-"""SGLang's ``SGLANG_FLASHINFER_WORKSPACE_SIZE`` for Qwen2, bytes; one for all widths."""
+_WORKSPACE = 512 * 2**20  #: SGLang's ``SGLANG_FLASHINFER_WORKSPACE_SIZE`` for Qwen2, bytes; one for all widths
+#: a FlashInfer wrapper's ``_int_workspace_buffer``, bytes; each captured batch size of a width has one
 _PLAN = 8 * 2**20
-"""``_int_workspace_buffer`` of one of FlashInfer's wrappers, bytes; each captured batch size of a width has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutMemory:
     """Memory of an engine on one GPU, bytes."""
 
-    share: int
-    """What it takes for weights, keys and values, and with vLLM for activations, while it is awake."""
-    weights: int
-    """Of these, the weights."""
-    verification: int
-    """Tensors of a pass that verifies drafts."""
-    buffers: int
-    """What SGLang lays out for graphs and attention outside of its share; it stays while the engine sleeps."""
-    activations: int
-    """Of a pass over prompts."""
-    profiled: bool
-    """Whether the activations are within the share."""
-    token: int
-    """Keys and values of one token."""
-    context: int
-    """Tokens of the longest episode."""
+    share: int  #: for weights, keys and values while awake; vLLM's also has the activations
+    weights: int  #: part of ``share``
+    verification: int  #: tensors of a pass that verifies drafts
+    buffers: int  #: SGLang's graphs and attention outside of ``share``, kept while asleep
+    activations: int  #: of a pass over prompts
+    profiled: bool  #: whether ``share`` includes the activations
+    token: int  #: keys and values of one token
+    context: int  #: tokens of the longest episode
 
     @property
     def awake(self) -> int:
-        """What it holds while it samples."""
+        """Return the bytes held while sampling."""
         return self.share + self.verification + self.buffers + (0 if self.profiled else self.activations)
 
     @property
     def tokens(self) -> int:
-        """Tokens whose keys and values fit."""
+        """Return how many tokens' keys and values fit."""
         return max(0, self.share - self.weights - (self.activations if self.profiled else 0)) // self.token
 
 
 def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
-    """The memory of the engine that a configuration names.
-
-    Args:
-        shape: Shape of the policy.
-        gpu: Memory of the GPU, bytes.
-    """
+    """Return the memory of the configured engine on a GPU of ``gpu`` bytes."""
     rollout = config.actor_rollout_ref.rollout
     ranks = rollout.tensor_model_parallel_size
-    settings = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
+    settings = EngineSettings.of(rollout)
     width = 1 if settings.speculation is None else 1 + settings.speculation.max_nodes
     batch = rollout.max_num_seqs
     context = rollout.max_model_len or rollout.prompt_length + rollout.response_length
@@ -77,7 +62,7 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
     if sglang and not rollout.enforce_eager:
         own = OmegaConf.select(rollout, "engine_kwargs.sglang.cuda_graph_max_bs")
         graphs = sglang_buffers(shape, batch=batch, captured=own or batch, width=width, context=context)
-    copies = _VERIFIED - bool(graphs)  # the logits of captured graphs are a buffer
+    copies = _VERIFIED - bool(graphs)  # captured graphs keep the logits in ``buffers``
     return RolloutMemory(
         share=int(rollout.gpu_memory_utilization * gpu),
         weights=2 * shape.parameters // ranks,
@@ -93,20 +78,19 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
 def sglang_buffers(
     shape: ModelShape, *, batch: int, captured: int, width: int, context: int, widths: tuple[int, ...] | None = None
 ) -> int:
-    """What SGLang 0.5.12 lays out on a GPU before it serves, beside one workspace, bytes.
+    """Return the bytes that SGLang 0.5.12 allocates before it serves, besides one workspace.
 
-    For each width FlashInfer's places of the cache (int32) and flags of the mask (uint8), ``max_bs x width x context``
-    each (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured batch size; for all widths the
-    logits in float32 (``DecodeInputBuffers``, shared by name) and the places of each request (``ReqToTokenPool``). None
-    of it belongs to the memory saver.
+    For each width: FlashInfer's cache indices (int32) and mask flags (uint8), ``max_bs x width x context`` each
+    (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured batch size. For all widths: the
+    logits in float32 (``DecodeInputBuffers``, shared by name) and each request's cache positions (``ReqToTokenPool``).
+    SGLang's memory saver frees none of these tensors.
 
     Args:
-        shape: Shape of the policy.
         batch: ``max_running_requests``.
         captured: ``cuda_graph_max_bs``.
         width: Most tokens of a request in a pass.
         context: ``context_length``.
-        widths: Those that have graphs; ``None``: those of turntree's worker on an accelerator.
+        widths: Widths with graphs; ``None`` means those of turntree's worker on an accelerator.
     """
     rows = min(captured, batch)
     each = SglangSettings().widths_within(width, device="cuda") if widths is None else widths
@@ -116,7 +100,7 @@ def sglang_buffers(
 
 
 def captured_sizes(most: int) -> int:
-    """Batch sizes that SGLang captures without drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
+    """Count SGLang's captured batch sizes without drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
 
     >>> captured_sizes(4), captured_sizes(256)
     (3, 36)

@@ -1,6 +1,6 @@
-"""The estimates of the shipped sizes as a Markdown table: ``python -m turntree.agents.verl.memory.table``.
+"""Print the estimates of the shipped sizes as Markdown: ``python -m turntree.agents.verl.memory.table``.
 
-Not here: the estimate of one's own configuration, which ``turntree doctor --config`` prints.
+Not here: the estimate of your own configuration, which ``turntree doctor --config`` prints.
 """
 
 from __future__ import annotations
@@ -12,40 +12,37 @@ from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.groups import offered
 from turntree.agents.verl.memory.phases import Estimate, estimate
 
-_LONGEST, _SHORT = "airline", "gsm8k"
-"""Environments with long and short episodes."""
+_LONGEST, _SHORT = "airline", "gsm8k"  #: environments with long and short episodes
 _HEAD = """\
 | size | GPUs | engine | rollout | log-probs | update | transfer | of a GPU | with PPO | episodes at once | host |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def sizes() -> list[tuple[str, str]]:
-    """Every size for GPUs with each engine that it goes with."""
-    found = dict.fromkeys((choice.size, choice.engine) for choice in offered() if choice.device == "gpu")
-    return sorted(found, key=lambda pair: (float(pair[0].partition("b")[0]), pair))
+    pairs = dict.fromkeys((choice.size, choice.engine) for choice in offered() if choice.device == "gpu")
+    return sorted(pairs, key=lambda pair: (float(pair[0].partition("b")[0]), pair))
 
 
 @lru_cache
 def estimated(size: str, engine: str, env: str, algorithm: str = "grpo") -> Estimate:
-    """The estimate of a training that is put together from options."""
     options = (f"size={size}", f"engine={engine}", f"env={env}", f"algorithm={algorithm}")
     return estimate(compose(None, options).verl)
 
 
 def markdown() -> str:
-    """The table: gigabytes (10^9 bytes) of each GPU, by phase, for the longest episodes."""
+    """Return the table in gigabytes (10^9 bytes) of each GPU, by phase, for the longest episodes."""
     return "\n".join([_HEAD, *_rows()]) + "\n"
 
 
 def _rows() -> Iterator[str]:
     for size, engine in sizes():
-        found, ppo = (estimated(size, engine, _LONGEST, algorithm) for algorithm in ("grpo", "ppo"))
+        grpo, ppo = (estimated(size, engine, _LONGEST, algorithm) for algorithm in ("grpo", "ppo"))
         short = estimated(size, engine, _SHORT)
-        phases = [f"{sum(parts.values()) / 1e9:.0f}" for parts in found.phases.values()]
+        phases = [f"{sum(parts.values()) / 1e9:.0f}" for parts in grpo.phases.values()]
         cells = [
-            *(f"`{size}`", f"{found.gpus}", engine, *phases),
-            *(f"{found.peak / found.gpu:.0%}", f"{ppo.peak / ppo.gpu:.0%}"),
-            *(f"{short.episodes:,} / {found.episodes:,}", f"{found.host / 1e9:,.0f}" if found.host else ""),
+            *(f"`{size}`", f"{grpo.gpus}", engine, *phases),
+            *(f"{grpo.peak / grpo.gpu:.0%}", f"{ppo.peak / ppo.gpu:.0%}"),
+            *(f"{short.episodes:,} / {grpo.episodes:,}", f"{grpo.host / 1e9:,.0f}" if grpo.host else ""),
         ]
         yield f"| {' | '.join(cells)} |"
 

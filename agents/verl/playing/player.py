@@ -21,8 +21,8 @@ from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.agents.loop.tool_calls_ahead import Credit, ToolCallsAhead
+from turntree.agents.resuming.interrupted_turns import ResumeCounts
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.config.sections import plain

@@ -10,10 +10,9 @@ from turntree.agents.engines.protocol import Engine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.loop.episode_driver import env_id_of
 from turntree.agents.resuming.interrupted_episodes import InterruptedEpisode, Newest
-from turntree.agents.resuming.interrupted_turns import InterruptedTurns, versions_of
+from turntree.agents.resuming.interrupted_turns import InterruptedTurns, ResumeCounts, versions_of
 from turntree.agents.resuming.recorded_env import RecordedEnv, can_be_recorded
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
-"""A command that stands in for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
+"""Stand in for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
 
-It asks the fork server behind SOCKET for a fork that runs the script with this process's environment, folder, signals
-and streams, waits for its end and ends with its status. If no server answers, the script runs in this interpreter.
-Needs only the standard library, so that it may be started without packages (``python -S``).
+Asks the fork server at SOCKET for a fork that runs the script with this process's environment, folder, signals and
+streams, and exits with the fork's status. If no server answers, the script runs in this interpreter. Needs only the
+standard library, so that it can start without packages (``python -S``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,7 @@ def send_message(connection: socket.socket, message: bytes, descriptors: Sequenc
 
 
 def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive what ``send_message`` sent: the bytes, and as many descriptors as there are standard streams.
-
-    Raises:
-        OSError: If the other end closed before it had sent everything.
-    """
+    """Receive what ``send_message`` sent: the bytes and a descriptor for each standard stream."""
     head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, len(STREAMS))
     if len(head) != _LENGTH.size or len(descriptors) != len(STREAMS):
         raise ConnectionError(f"expected a length and {len(STREAMS)} files, got {head!r} and {len(descriptors)}")
@@ -39,13 +35,12 @@ def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
     while len(message) < length:
         part = connection.recv(length - len(message))
         if not part:
-            raise ConnectionError("the client went away")
+            raise ConnectionError("the client closed the connection")
         message += part
     return message, descriptors
 
 
 def _fork_elsewhere(path: str, argv: Sequence[str]) -> int | None:
-    """The exit status of a fork that ran the script, or ``None`` if there is no server."""
     request = {
         "argv": list(argv),
         "env": dict(os.environ),
@@ -66,7 +61,6 @@ def _fork_elsewhere(path: str, argv: Sequence[str]) -> int | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a script in a fork, or here."""
     path, *argv = arguments
     status = _fork_elsewhere(path, argv)
     if status is None:

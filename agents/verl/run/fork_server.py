@@ -1,12 +1,12 @@
-"""A fork server: Ray's workers as forks of one process that has imported what all of them need.
+"""A fork server: Ray's workers as forks of one process that has imported what they need.
 
-verl's imports take seconds of processor time in each of its eight processes. Ray starts a worker by the command
-``runtime_env.py_executable``; here that is ``fork_client``, which sends its arguments, environment, working folder,
-signal mask and standard streams to the server, and waits until the fork that stands for it has ended.
+verl's imports take seconds of processor time in each of its eight processes. Ray starts a worker with the command
+``runtime_env.py_executable``. Here this is ``fork_client``, which sends its arguments, environment, working folder,
+signal mask and standard streams to the server and waits until its fork has ended.
 
-Invariant: a fork differs from a new interpreter only in the modules already imported: ``become`` sets all
-that a process inherits. This holds if no Python thread runs and no accelerator is initialised when the server
-forks, so this serves only trainings on the CPU. Linux and other POSIX systems.
+Invariant: a fork differs from a new interpreter only in its imported modules; ``become`` sets all inherited state.
+This requires that no Python thread runs and no accelerator is initialised when the server forks, so only trainings on
+the CPU use it. Linux and other POSIX systems.
 """
 
 from __future__ import annotations
@@ -20,37 +20,28 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from turntree.agents.verl.run.fork_client import STREAMS, receive_message
 
 _FORKED = signal.SIGCHLD
-_PATIENCE = 10.0
-"""Seconds in which a client must send its request; it does so at once."""
+_PATIENCE = 10.0  #: seconds for a client to send its request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The inputs of a new interpreter."""
 
-    argv: list[str]
-    """A script and its arguments."""
+    argv: list[str]  #: a script and its arguments
     env: dict[str, str]
     cwd: str
-    blocked: list[int]
-    """Blocked signals."""
+    blocked: list[int]  #: signal numbers
     group: int
-    """Process group."""
 
 
 def listen(path: Path) -> socket.socket:
-    """Bind a server's socket; clients may connect from now on, and wait.
-
-    Args:
-        path: Path of the socket, about 100 bytes at most.
-    """
+    """Bind the server's socket (a path of about 100 bytes at most); from now on clients can connect and wait."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     path.unlink(missing_ok=True)  # left by a server that has ended
     listener.bind(str(path))
@@ -59,22 +50,23 @@ def listen(path: Path) -> socket.socket:
 
 
 def serve(listener: socket.socket, parent: int) -> Request | None:
-    """Fork for every client, until the parent's end of a pipe is closed.
+    """Fork for every client, until the parent closes its end of a pipe.
 
     Args:
         parent: File descriptor of the pipe's reading end.
 
     Returns:
-        In a fork, the request that it is to ``become``; in the server, ``None`` at the end.
+        In a fork, the request that it must ``become``; in the server, ``None`` at the end.
     """
     if threading.active_count() > 1:
-        raise RuntimeError(f"threads run, and do not live on in a fork: {threading.enumerate()}")
+        raise RuntimeError(f"threads are running, and a fork would lose them: {threading.enumerate()}")
     woken, wake = socket.socketpair()
     woken.setblocking(False)
     wake.setblocking(False)
+    # A handler, or the signal would not write to the wakeup descriptor.
     signal.signal(_FORKED, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno())
-    for number in (signal.SIGINT, signal.SIGTERM):  # they end the driver, whose end ends the server
+    for number in (signal.SIGINT, signal.SIGTERM):  # they end the driver; its end closes the pipe
         signal.signal(number, signal.SIG_IGN)
     clients: dict[int, socket.socket] = {}
     with selectors.DefaultSelector() as selector:
@@ -88,6 +80,7 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
                     client, _ = listener.accept()
                     pid, request = _fork(client)
                     if request is not None:
+                        # In the fork: its copies would keep the connections of other clients open.
                         signal.set_wakeup_fd(-1)
                         for other in (listener, woken, wake, *clients.values()):
                             other.close()
@@ -102,19 +95,18 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
                     for pid, status in _ended():
                         if pid in clients:
                             _leave(selector, clients.pop(pid), status)
-                elif key.data in clients:  # the client was killed, so its fork is ended too
+                elif key.data in clients:  # the client was killed: kill its fork, too
                     os.kill(key.data, signal.SIGKILL)
                     selector.unregister(key.fileobj)
 
 
 def _fork(client: socket.socket) -> tuple[int | None, Request | None]:
-    """Fork for a client: the fork's pid and no request in the server, and its request in the fork."""
     client.settimeout(_PATIENCE)
     try:
         message, descriptors = receive_message(client)
         request = Request(**json.loads(message))
     except (OSError, ValueError, TypeError):
-        client.close()  # which a client treats as a missing server
+        client.close()  # the client then runs the script itself
         return None, None
     pid = os.fork()
     if pid == 0:
@@ -139,7 +131,6 @@ def _ended() -> list[tuple[int, int]]:
 
 
 def _leave(selector: selectors.BaseSelector, client: socket.socket, status: int) -> None:
-    """Tell a client how its fork has ended."""
     with contextlib.suppress(KeyError, ValueError):
         selector.unregister(client)
     with contextlib.suppress(OSError):
@@ -158,19 +149,11 @@ def become(request: Request) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
-    _take_new_random_numbers()
-    _run_script(request.argv)
-
-
-def _take_new_random_numbers() -> None:
-    """NumPy's would be the same in all forks; Python's own generator is seeded again at each fork."""
     if "numpy" in sys.modules:
         import numpy as np
 
+        # Its state would be the same in all forks; Python seeds its own generator again at each fork.
         np.random.seed()
-
-
-def _run_script(argv: Sequence[str]) -> None:
-    sys.argv = list(argv)
-    sys.path.insert(0, str(Path(argv[0]).parent))
-    runpy.run_path(argv[0], run_name="__main__")
+    sys.argv = list(request.argv)
+    sys.path.insert(0, str(Path(request.argv[0]).parent))
+    runpy.run_path(request.argv[0], run_name="__main__")

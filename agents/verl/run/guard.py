@@ -1,8 +1,8 @@
-"""A process that ends a training's processes as soon as the launcher has ended, however that ended.
+"""End a training's processes as soon as its launcher has ended, however it ended.
 
-``python -S guard.py FOLDER`` reads the numbers of sessions, a line each. When its input ends it kills what lives in
-them, removes FOLDER and ends. It lives in a session of its own, and whatever descriptors it inherits, a lock for
-example, stay open until nothing of the training is left. Needs only the standard library.
+``python -S guard.py FOLDER`` reads session ids, one a line. When its input ends, it kills all processes of these
+sessions, removes FOLDER and exits. It runs in its own session and keeps inherited descriptors (for example a lock)
+open until nothing of the training is left. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -24,26 +24,19 @@ _POLL_SECONDS = 0.02
 
 
 class Guard:
-    """Ends the sessions of its leaders when it is closed, and at the latest when this process ends."""
+    """Kill the sessions of the watched leaders on exit, at the latest when this process ends."""
 
-    def __init__(self, folder: Path, *, holding: int) -> None:
-        """Start the process.
-
-        Args:
-            folder: Folder to remove in the end.
-            holding: A descriptor that stays open until then.
-        """
+    def __init__(self, folder: Path, *, inherited: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(holding,),
+            pass_fds=(inherited,),
             start_new_session=True,
         )
 
     def watch(self, leader: int) -> None:
-        """End the session of this process, too."""
         assert self._process.stdin is not None, "started with a pipe"
         self._process.stdin.write(f"{leader}\n".encode())
         self._process.stdin.flush()
@@ -61,7 +54,7 @@ class Guard:
 
 
 def end_sessions(leaders: set[int]) -> None:
-    """Kill what lives in sessions until nothing does; without ``/proc`` the process groups of the leaders alone."""
+    """Kill the processes of sessions until none is left; without ``/proc``, the leaders' process groups."""
     if not _PROC.is_dir():
         for leader in leaders:
             with suppress(ProcessLookupError):
@@ -75,7 +68,6 @@ def end_sessions(leaders: set[int]) -> None:
 
 
 def _session(pid: int) -> int | None:
-    """The session of a process; ``None`` if it has ended."""
     try:
         state, _, _, session = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
     except (OSError, ValueError):
@@ -84,7 +76,6 @@ def _session(pid: int) -> int | None:
 
 
 def main(folder: str) -> None:
-    """Wait for the end of the input, end the sessions that it named, and remove a folder."""
     end_sessions({int(line) for line in sys.stdin})
     shutil.rmtree(folder, ignore_errors=True)
 

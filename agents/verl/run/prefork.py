@@ -1,8 +1,8 @@
-"""verl's driver, and beside it the server whose forks are Ray's workers: what ``turntree train`` starts.
+"""verl's driver and, beside it, the server whose forks are Ray's workers.
 
-``python -m turntree.agents.verl.run.prefork [--socket=PATH] ARGUMENT...`` imports verl while the run is still being
-prepared, waits for a line on standard input, and is ``python -m verl.trainer.main_ppo ARGUMENT...`` from then on.
-With a socket, workers are forked (see ``fork_server``).
+``python -m turntree.agents.verl.run.prefork [--socket=PATH] ARGUMENT...`` imports verl while the run is being
+prepared, waits for a line on standard input, and then runs ``python -m verl.trainer.main_ppo ARGUMENT...``. With a
+socket, Ray's workers are forked (see ``fork_server``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from turntree.agents.verl.records.phases import note_phase
 
 DRIVER = "verl.trainer.main_ppo"
 _SOCKET = "--socket="
+# The slowest imports of verl's processes; missing optional packages are skipped. None may import Ray, which reads a
+# worker's own values (its job, its parent) from the environment at import.
 PRELOADED = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -50,47 +52,37 @@ PRELOADED = (
     "turntree.agents.scoring.scorer",
     "turntree.spec_tree.store.forest",
 )
-"""Modules that take most of the start of verl's processes; of SciPy and others that nothing demands, where they are
-installed. None imports Ray, which reads a worker's own values (its job, its parent) from the environment when it is
-imported."""
 
 
 def command(socket: Path | None, arguments: Sequence[str]) -> list[str]:
-    """The command line of a driver.
-
-    Args:
-        socket: Path on which the fork server listens; ``None`` starts none.
-        arguments: Arguments of verl's ``main_ppo``.
-    """
+    """Return a driver's command line; without a socket no fork server starts."""
     own = [] if socket is None else [f"{_SOCKET}{socket}"]
     return [sys.executable, "-m", __spec__.name, *own, *arguments]
 
 
 def py_executable(socket: Path) -> str:
-    """Ray's ``runtime_env.py_executable`` for workers that are forked, in the shell's grammar."""
+    """Return Ray's ``runtime_env.py_executable`` for forked workers, quoted for a shell."""
     client = Path(__file__).with_name("fork_client.py")
     return shlex.join([sys.executable, "-S", str(client), str(socket)])
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fork the server, import verl, wait for the line on standard input, and run verl."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     sockets = [word.removeprefix(_SOCKET) for word in arguments if word.startswith(_SOCKET)]
-    gc.disable()  # imports create objects that stay
+    gc.disable()  # imports create objects that live on: collections would only cost time
     if sockets:
         _start_server(Path(sockets[0]))
     importlib.import_module(DRIVER)
     gc.freeze()
     gc.enable()
     if sys.stdin.readline() == "":
-        return  # the process that prepared the run has stopped
+        return  # the launcher has ended
     note_phase("starting Ray")
     sys.argv = [DRIVER, *(word for word in arguments if not word.startswith(_SOCKET))]
     runpy.run_module(DRIVER, run_name="__main__", alter_sys=True)
 
 
 def _start_server(path: Path) -> None:
-    """Import what workers need and fork the server. It ends with this process, whose end of a pipe is then closed."""
     from turntree.agents.verl.run.fork_server import become, listen, serve
 
     for name in PRELOADED:

@@ -1,8 +1,3 @@
-"""What a running training tells: its phases until a step has ended, its steps, and where it stands when it is stopped.
-
-Not here: starting and stopping verl (``launch``), and how the records are written (``records``).
-"""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
@@ -16,13 +11,13 @@ from turntree.agents.verl.records.step_reports import StepReader, StepReport
 
 
 class Progress:
-    """Follows the records of one training.
+    """Report a running training's phases and steps from its records.
 
     Args:
-        steps: Steps that it shall have in all; ``None`` if epochs are counted.
+        steps: Total steps of the training; ``None`` if epochs are counted.
         tools: Returns the names of the environment's tools.
-        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with what
-            goes on after ``SILENCE`` without news.
+        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with the
+            current activity after ``SILENCE`` without news.
     """
 
     def __init__(
@@ -35,40 +30,40 @@ class Progress:
         tools: Callable[[], Collection[str]],
     ) -> None:
         self.step = step
-        self._steps_in_all = "" if steps is None else f" of {steps}"
+        self._of_total = "" if steps is None else f" of {steps}"
         self.lost = FailedSteps(folder)
         self._folder, self._tools = folder, tools
         self._on_step, self._on_phase = on_step, on_phase
-        self._began = self._told = perf_counter()
+        self._started = self._reported = perf_counter()
         self._phase = ""
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, as verl is about to be started."""
-        self._steps, self._phases = StepReader(self._folder), PhaseReader(self._folder, self._began)
+        """Start over before verl starts again."""
+        self._steps, self._phases = StepReader(self._folder), PhaseReader(self._folder, self._started)
         self._learning = LearningWarnings(self._folder, self._tools)
         self._stepped = False
 
     def tell(self, words: str) -> None:
-        """Tell a phase of this process."""
-        self._phase, self._told = words, perf_counter()
+        """Report a phase of this process."""
+        self._phase, self._reported = words, perf_counter()
         self._on_phase(self._phases.phase(words))
 
     def look(self) -> None:
-        """Tell what is new."""
+        """Report what is new."""
         for phase in self._phases.new():
             if not self._stepped:
-                self._phase, self._told = phase.words, perf_counter()
+                self._phase, self._reported = phase.words, perf_counter()
                 self._on_phase(phase)
         for report in self._steps.new():
-            self._stepped, self._told = True, perf_counter()
+            self._stepped, self._reported = True, perf_counter()
             self.step = report.step
             self.lost.see(report.step, report.metrics)
             self._on_step(report)
             self._learning.see(report.step, report.metrics)
-        if perf_counter() - self._told >= SILENCE:
-            self._told = perf_counter()
-            step = f"step {self.step + 1}{self._steps_in_all}"
+        if perf_counter() - self._reported >= SILENCE:
+            self._reported = perf_counter()
+            step = f"step {self.step + 1}{self._of_total}"
             self._on_phase(self._phases.phase(f"still in {step}" if self._stepped else f"still: {self._phase}"))
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""The model of a training's checkpoint: found by ``RUN@STEP``, merged once by verl's own merger into the cache folder.
+"""Find the model of a training's checkpoint by ``RUN@STEP`` and merge it with verl's merger, once.
 
-Invariant: a merged model lies in the cache whole or not at all, and under a name that changes with the checkpoint's
-files. Not covered, and refused: LoRA adapters, and checkpoints of Megatron.
+Invariant: the cache holds a merged model completely or not at all, under a name that changes with the checkpoint's
+files. Not supported: LoRA adapters, and Megatron's checkpoints.
 """
 
 from __future__ import annotations
@@ -22,31 +22,28 @@ from typing import NamedTuple
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluation.checkpoint import CheckpointError, check_weights
+from turntree.agents.files import lock_file
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.resume import LATEST, latest_step
 from turntree.envs.data.rows import cache_folder
 
-ALL = "all"
-"""In place of a step: every whole checkpoint."""
+ALL = "all"  #: in place of a step: every complete checkpoint
 _FOLDER = re.compile(r"global_step_(\d+)")
 
 
 class TrainedModel(NamedTuple):
-    """The policy in one checkpoint of a run."""
-
     run: Path
     step: int
-    actor: Path
-    """The folder of verl's part."""
+    actor: Path  #: the folder of verl's actor
 
     @property
     def name(self) -> str:
-        """``RUN@STEP``."""
+        """Return ``RUN@STEP``."""
         return f"{self.run}@{self.step}"
 
     @property
     def digest(self) -> str:
-        """Digest of where the checkpoint's files lie, their sizes and when they were written."""
+        """Return a digest of the checkpoint's path and its files' sizes and modification times."""
         parts = blake2b(str(self.actor.resolve()).encode(), digest_size=12)
         files = [*self.actor.glob("model_*.pt"), *self.actor.glob("*.json"), *self.actor.glob("huggingface/*")]
         for path in sorted(files):
@@ -56,14 +53,14 @@ class TrainedModel(NamedTuple):
 
 
 def trained_models(name: str) -> list[TrainedModel]:
-    """The checkpoints that a model's name means; none if it does not name a run.
+    """Return the checkpoints that a model's name selects; none if it does not name a run.
 
     Args:
-        name: ``RUN`` for its last whole checkpoint, ``RUN@STEP``, or ``RUN@all``. ``RUN`` may be its folder of
-            checkpoints, too; one of these, or its folder ``actor``, is ``RUN@STEP``.
+        name: ``RUN`` for its last complete checkpoint, ``RUN@STEP``, or ``RUN@all``. ``RUN`` may also be its folder of
+            checkpoints; a checkpoint's folder, or its folder ``actor``, means ``RUN@STEP``.
 
     Raises:
-        CheckpointError: If the run has no such checkpoint, or it is not whole.
+        CheckpointError: If the run has no such checkpoint, or it is incomplete.
     """
     path, asked = Path(name), ""
     if not path.exists():
@@ -79,10 +76,11 @@ def trained_models(name: str) -> list[TrainedModel]:
         path = path.parent
     if (number := _FOLDER.fullmatch(path.name)) is not None:
         path, asked = path.parent, number[1]
+    # ``path`` is the run, or its folder of checkpoints.
     inside = RunFolder(path)
     checkpoints = inside.checkpoints if inside.checkpoints.is_dir() else path
     run = path.parent if path.name == inside.checkpoints.name else path
-    found = {int(there[1]): one for one in checkpoints.glob("*") if (there := _FOLDER.fullmatch(one.name))}
+    found = {int(saved[1]): path for path in checkpoints.glob("*") if (saved := _FOLDER.fullmatch(path.name))}
     if not found and not asked and not inside.config.exists() and checkpoints == path:
         return []
     models = {step: TrainedModel(run, step, folder / "actor") for step, folder in sorted(found.items())}
@@ -92,24 +90,26 @@ def trained_models(name: str) -> list[TrainedModel]:
 def _chosen(run: Path, models: Mapping[int, TrainedModel], asked: str, latest: Path) -> list[TrainedModel]:
     last = latest_step(latest) if latest.is_file() else None
     lacking = {step: why for step, model in models.items() if (why := _lacks(model, last))}
-    whole = [model for step, model in models.items() if step not in lacking]
-    steps = f"whole checkpoints are of step {', '.join(str(one.step) for one in whole)}" if whole else "none is whole"
+    complete = [model for step, model in models.items() if step not in lacking]
+    steps = (
+        f"complete ones: step {', '.join(str(model.step) for model in complete)}" if complete else "none is complete"
+    )
     if not models:
         raise CheckpointError(f"{run} has no checkpoint; train with trainer.save_freq=10 to save every tenth step")
     if asked.isdecimal():
         if int(asked) not in models:
             raise CheckpointError(f"{run} has no checkpoint of step {asked}; {steps}")
         if int(asked) in lacking:
-            raise CheckpointError(f"the checkpoint {run}@{asked} is not whole: {lacking[int(asked)]}; {steps}")
+            raise CheckpointError(f"the checkpoint {run}@{asked} is incomplete: {lacking[int(asked)]}; {steps}")
         return [models[int(asked)]]
-    if not whole:
-        reasons = "; ".join(f"of step {step} {why}" for step, why in lacking.items())
-        raise CheckpointError(f"{run} has no whole checkpoint: {reasons}")
-    return whole if asked == ALL else whole[-1:]
+    if not complete:
+        reasons = "; ".join(f"step {step}: {why}" for step, why in lacking.items())
+        raise CheckpointError(f"{run} has no complete checkpoint: {reasons}")
+    return complete if asked == ALL else complete[-1:]
 
 
 def _lacks(model: TrainedModel, last: int | None) -> str:
-    """Why a checkpoint is not whole; empty if it is. ``last`` is the last one that verl says it has finished."""
+    # Why a checkpoint is incomplete; empty if it is complete.
     try:
         settings = json.loads((model.actor / "fsdp_config.json").read_text(encoding="utf-8"))
         ranks = range(settings["world_size"])
@@ -119,19 +119,13 @@ def _lacks(model: TrainedModel, last: int | None) -> str:
     missing = [name for name in (*weights, "huggingface/config.json") if not (model.actor / name).is_file()]
     if missing:
         return f"{model.actor}/{missing[0]} is missing"
-    return f"verl had finished step {last} last" if last is not None and model.step > last else ""
+    # A step after verl's last complete one: verl was stopped while it wrote the files.
+    late = last is not None and model.step > last
+    return f"the last checkpoint that verl completed is of step {last}" if late else ""
 
 
 def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: None) -> Path:
-    """The folder of the model in the form of transformers, merged now or found in the cache.
-
-    Args:
-        tell: Called with a line before it is merged.
-
-    Raises:
-        CheckpointError: If verl's merger cannot read the checkpoint, or it is a LoRA adapter's.
-        MissingExtra: If verl is not installed.
-    """
+    """Return the model's folder in transformers' format, merged now or found in the cache."""
     folder = cache_folder() / "checkpoints" / model.digest
     if folder.is_dir():
         return folder
@@ -145,10 +139,10 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():  # who held the lock may have merged it
+            locked = lock_file(lock.fileno(), fcntl.LOCK_EX) is None
+            if not folder.is_dir():  # the lock's last holder may have merged it
                 tell(f"merging {model.name} into {folder}, once")
-                _merge(model, folder)
+                _merge(model, folder, locked=locked)
     except OSError as error:
         raise CheckpointError(
             f"cannot write a model to {folder}: {error.strerror or error}; TURNTREE_CACHE names another folder"
@@ -156,13 +150,14 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
     return folder
 
 
-def _merge(model: TrainedModel, folder: Path) -> None:
-    for left in folder.parent.glob(f".merging-{folder.name}-*"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=f".merging-{folder.name}-", dir=folder.parent))
+def _merge(model: TrainedModel, folder: Path, *, locked: bool) -> None:
+    # Leftovers of a killed process; without a lock they may belong to one that is still merging.
+    for leftover in folder.parent.glob(f".merging-{folder.name}-*") if locked else ():
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".merging-{folder.name}-", dir=folder.parent))
     try:
         done = subprocess.run(
-            merger_command(model.actor, made),
+            merger_command(model.actor, partial),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -171,16 +166,18 @@ def _merge(model: TrainedModel, folder: Path) -> None:
             check=False,
         )
         if done.returncode:
-            said = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "it said nothing")
-            raise CheckpointError(f"verl's merger cannot read {model.name} ({model.actor}): {said.strip()}")
-        check_weights(made)
-        (made / "checkpoint.json").write_text(json.dumps({"run": str(model.run.resolve()), "step": model.step}) + "\n")
-        os.replace(made, folder)
+            last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "it printed nothing")
+            raise CheckpointError(f"verl's merger cannot read {model.name} ({model.actor}): {last.strip()}")
+        check_weights(partial)
+        (partial / "checkpoint.json").write_text(
+            json.dumps({"run": str(model.run.resolve()), "step": model.step}) + "\n"
+        )
+        if locked or not folder.is_dir():
+            os.replace(partial, folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def merger_command(actor: Path, target: Path) -> list[str]:
-    """The command line of verl's merger."""
     words = ("-m", "verl.model_merger", "merge", "--backend", "fsdp")
     return [sys.executable, *words, "--local_dir", str(actor), "--target_dir", str(target)]

@@ -1,8 +1,8 @@
-"""Environment variables of a run: what verl's driver is started with, and what Ray's workers are handed.
+"""Environment variables of a run: for verl's driver, and for Ray's workers.
 
-Workers of a Ray that is started for the run inherit the driver's variables. Those of a cluster that runs already have
-the variables of whoever started it, perhaps on another machine: what a training depends on goes to them through
-``runtime_env.env_vars``. The rest of their environment is the cluster's own.
+Workers of a Ray that is started for the run inherit the driver's variables. Workers of a running cluster have the
+variables of whoever started it, perhaps on another machine, so ``runtime_env.env_vars`` passes on what a training
+depends on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from turntree.agents.verl.records.recording import RunFolder
 from turntree.envs.data.hub import hub_asked_once
 
 INIT = "ray_kwargs.ray_init"
-_HANDED = (
+#: variables that workers of a running cluster get through ``runtime_env``
+_PASSED_ON = (
     "PYTHONPATH",
     "TENSORBOARD_DIR",
     "TOKENIZERS_PARALLELISM",
@@ -33,29 +34,29 @@ _HANDED = (
     "WANDB_DIR",
     "WANDB_MODE",
 )
+#: folders, made absolute, since verl's processes run in another folder than the caller
 _FOLDERS = ("TURNTREE_CACHE", "TURNTREE_DATA")
-"""Variables of folders; verl's processes run in another one than the caller."""
-_OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
-"""Arguments of ``ray.init`` that Ray refuses where it joins a cluster."""
+#: arguments that ``ray.init`` refuses when it joins a cluster
+_NEW_RAY_ONLY = ("num_cpus", "num_gpus", "object_store_memory")
 
 
 class ModelUnavailable(ConfigError):
-    """The model is no folder and cannot come from the Hugging Face broker."""
+    """Raised if a model is neither a folder nor available from the Hugging Face Hub."""
 
 
 def joins_cluster(config: DictConfig) -> bool:
-    """Whether the run joins a Ray that runs already, as ``ray.init`` decides it."""
+    """Return whether the run joins a running Ray cluster, by the rule of ``ray.init``."""
     address = OmegaConf.select(config, f"{INIT}.address") or os.environ.get("RAY_ADDRESS")
     return address not in (None, "", "local")
 
 
 def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, joins: bool = False) -> dict[str, str]:
-    """The environment variables of a driver; those that the caller has set take precedence.
+    """Return a driver's environment variables; variables that the caller has set take precedence.
 
     Args:
         device: verl's ``trainer.device``.
-        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes find these modules where this
-            one finds them, beside a script or in the working folder.
+        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes must find these modules where this
+            process finds them, beside a script or in the working folder.
     """
     cores = str(os.cpu_count() or 1)
     defaults = {
@@ -67,16 +68,16 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
         "RAY_DEDUP_LOGS": "0",
         "RAY_worker_niceness": "0",
         "TQ_NUM_THREADS": cores,
-        # Ray starts a worker per pretended core at once; verl starts the few that it needs by itself.
+        # Ray would start a worker per pretended core at once; verl starts the few workers that it needs by itself.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
     }
     if device == "cpu":
-        defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
-        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM bounds the threads of its workers where this is not set
+        defaults["TURNTREE_VERL_CPU"] = "1"  # even if the machine has an accelerator
+        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM limits its workers' threads if it is not set
     elif joins:
-        defaults["TURNTREE_VERL_CPU"] = "0"  # this node may have no accelerator where others have
-    if joins:  # its workers have another working folder
+        defaults["TURNTREE_VERL_CPU"] = "0"  # this node may lack an accelerator that other nodes have
+    if joins:  # the cluster's workers have another working folder
         defaults |= {"TENSORBOARD_DIR": str(folder.root / "tensorboard_log"), "WANDB_DIR": str(folder.root)}
     fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics), phases.VARIABLE: str(folder.phases)}
     modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
@@ -88,13 +89,10 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
 
 
 def hub_variables(model: str) -> dict[str, str]:
-    """The variables by which verl's processes keep to the cache of a broker that cannot be reached.
-
-    Args:
-        model: Folder or Hugging Face id.
+    """Return the variables that keep verl's processes to the cache if the Hub cannot be reached.
 
     Raises:
-        ModelUnavailable: If the model is no folder and cannot come from the broker either.
+        ModelUnavailable: If the model is neither a folder nor available from the Hub.
         CheckpointError: If it is a folder with damaged weights.
     """
     if Path(model).is_dir():
@@ -104,38 +102,32 @@ def hub_variables(model: str) -> dict[str, str]:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
-        with hub_asked_once() as alone:
+        with hub_asked_once() as offline:  # why the Hub cannot be reached; ``None`` if it may answer
             if isinstance(try_to_load_from_cache(model, "config.json"), str):
-                return {} if alone is None else {"HF_HUB_OFFLINE": "1"}
-            if alone is None:
-                hf_hub_download(model, "config.json")  # which verl's processes would ask for minutes later
+                return {} if offline is None else {"HF_HUB_OFFLINE": "1"}
+            if offline is None:
+                hf_hub_download(model, "config.json")  # verl's processes would request it only minutes later
                 return {}
-            why = f"{alone}, and it is not in the cache"
+            why = f"{offline}, and it is not in the cache"
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
     raise ModelUnavailable(
-        f"the model {model}: there is no such folder in {Path.cwd()}, and as a name of the Hugging "
-        f"Face broker it is of no use here: {why}; give the folder of a model"
+        f"the model {model}: there is no such folder in {Path.cwd()}, and it is not available from the Hugging Face "
+        f"Hub: {why}; give the folder of a model"
     )
 
 
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
-    """Let a run join a cluster: hand its workers what they need, and leave out what only a new Ray takes.
-
-    Args:
-        config: verl's whole configuration, modified in place; variables that it hands over itself are kept.
-        driver: The driver's environment variables.
-    """
-    place = f"{INIT}.runtime_env.env_vars"
-    handed = {name: driver[name] for name in _HANDED if name in driver}
-    OmegaConf.update(config, place, {**handed, **(OmegaConf.select(config, place) or {})}, force_add=True)
-    for name in _OF_A_NEW_RAY:
+    """Configure a run to join a cluster: pass variables to its workers, drop what only a new Ray takes."""
+    section = f"{INIT}.runtime_env.env_vars"
+    passed_on = {name: driver[name] for name in _PASSED_ON if name in driver}
+    OmegaConf.update(config, section, {**passed_on, **(OmegaConf.select(config, section) or {})}, force_add=True)
+    for name in _NEW_RAY_ONLY:
         if OmegaConf.select(config, f"{INIT}.{name}") is not None:
             OmegaConf.update(config, f"{INIT}.{name}", None)
 
 
 def _folder_of(module: str) -> str:
-    """Folder in which a top-level module is found."""
     spec = importlib.util.find_spec(module)
     assert spec is not None, f"{module} was imported before"
     if spec.submodule_search_locations:

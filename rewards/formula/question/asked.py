@@ -1,6 +1,6 @@
-r"""The formulas of a question, and a form of trees that is the same for equivalent notations.
+r"""The formulas of a question, and a normal form of trees for equivalent notations.
 
-Invariant: unreadable parts of a question are skipped; a question never makes an answer wrong by being unreadable.
+Parts of a question that cannot be parsed are skipped; they never make an answer wrong.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from turntree.rewards.limits import LimitExceeded
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _PLAIN = re.compile(r"(?<![\w.])[-(]*\d[\d.]*!?(?:[ ]?[-+*/^()][-+*/^() ]*\d[\d.]*!?|\))+|(?<![\w.])\d{1,4}!(?!\w)")
 _AMOUNT = r"(?:\$|\\\()?\s*((?:\\d?frac\s*\{\d+\}\s*\{\d+\}|\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?))\s*"
-_FIRST = _AMOUNT + r"(?:\$|\\\))?\s*"
-"""A number before a word, with the end of its formula."""
+_FIRST = _AMOUNT + r"(?:\$|\\\))?\s*"  #: A number before a word, with the end of its formula.
+#: Operations in words, with their formulas.
 _WORDED = tuple(
     (re.compile(pattern.replace("FIRST ", _FIRST).replace("AMOUNT", _AMOUNT), re.IGNORECASE), written)
     for pattern, written in (
@@ -59,24 +59,21 @@ _WORDED = tuple(
         (r"factorial of AMOUNT", "(%s)!"),
     )
 )
-"""Operations in words, with the formulas that they are."""
 _MAX_QUESTION = 8_000
 _MAX_FORMULAS = 60
 _ONE = Num(Fraction(1))
 
 
 class Piece(NamedTuple):
-    """A formula of a question, or a side of one."""
+    """A formula of a question, or one side of it."""
 
-    node: Node
-    """Its tree, flat."""
-    shape: object
-    """Its canonical form, equal for trees that differ only in order."""
+    node: Node  #: its flat tree
+    shape: object  #: its normal form, equal for trees that differ only in order
 
 
 @lru_cache(maxsize=64)
 def pieces(question: str) -> tuple[Piece, ...]:
-    """The formulas of a question and the sides of its relations, those in plain digits included."""
+    """Return the formulas of a question and the sides of its relations, including those in plain digits."""
     question = question[-_MAX_QUESTION:]
     texts = [next(filter(None, match.groups())) for match in _FORMULA.finditer(question)]
     texts += _PLAIN.findall(_FORMULA.sub(" ", question))
@@ -95,14 +92,17 @@ def pieces(question: str) -> tuple[Piece, ...]:
 
 
 def shape(node: Node) -> object:
-    """A form in which flat trees that differ only in order are equal; for an equation, also the order of its sides."""
+    """Return a normal form of a flat tree, equal for trees that differ only in order.
+
+    For an equation, the order of the sides does not matter either.
+    """
     if isinstance(node, Rel) and node.signs == ("=",):
         return ("=", frozenset(None if side is None else shape(side) for side in node.terms))
     return ordered(node)
 
 
 def flattened(node: Node) -> Node:
-    """A tree without nested sums and nested products, with signs moved into numbers and decimals dropped."""
+    """Flatten nested sums and products, move signs into numbers and drop the count of decimals."""
     match node:
         case Num(value):
             return Num(value)
@@ -130,21 +130,20 @@ def flattened(node: Node) -> Node:
 
 
 def parts(node: Node, kind: type[Add] | type[Mul]) -> tuple[Node, ...]:
-    """The terms of a sum, the factors of a product; the node itself where it is neither."""
     if isinstance(node, kind):
         return node.terms if isinstance(node, Add) else node.factors
     return (node,)
 
 
 def _product(factors: list[Node]) -> Node:
-    """A product without ones, with its sign moved into its first number, or into a sum that is its only factor."""
+    # Without ones; the sign moves into the first number, or into a sum that is the only factor.
     rest = [factor for factor in factors if factor not in (MINUS_ONE, _ONE)]
     if factors.count(MINUS_ONE) % 2:
         if len(rest) == 1 and isinstance(rest[0], Add):
             return Add(tuple(_product([MINUS_ONE, *parts(term, Mul)]) for term in rest[0].terms))
-        for place, factor in enumerate(rest):
+        for index, factor in enumerate(rest):
             if isinstance(factor, Num):
-                rest[place] = Num(-factor.value)
+                rest[index] = Num(-factor.value)
                 break
         else:
             rest.insert(0, MINUS_ONE)

@@ -1,7 +1,7 @@
 r"""The form in which a question wants its answer, such as a power, a fraction or a prime factorization.
 
-A form is required where the question names it and the gold answer has it: a question that is misread, or a gold answer
-that does not keep to it, makes no answer wrong.
+A form is required only if the question names it and the gold answer has it. So a misread question makes no answer
+wrong.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from turntree.rewards.formula.syntax.walk import free_variables
 
 
 def lacks_form(question: str, gold: Node, answer: Node) -> bool:
-    """Whether a right answer has another form than the question asks for and the gold answer has.
-
-    Args:
-        answer: An answer that is equal to it.
-    """
+    """Return whether a right answer lacks the form that the question asks for and the gold answer has."""
     asked = _asked_forms(question)
     if shapes.is_solved in asked and isinstance(answer, Rel):
         return shapes.is_solved(gold) and not shapes.is_solved(answer)
@@ -34,9 +30,9 @@ def lacks_form(question: str, gold: Node, answer: Node) -> bool:
 
 
 def contradicts(question: str, answer: Node) -> bool:
-    """Whether an answer says of a side of one of the question's equations that it has another value.
+    """Return whether an answer gives a side of one of the question's equations another value.
 
-    For ``2x = 14`` in a question that is ``2x = 7``, and ``x = 7`` beside ``x = 6``.
+    Examples: ``2x = 14`` for the question's ``2x = 7``, and ``x = 7`` beside ``x = 6``.
     """
     if not isinstance(answer, Rel) or len(answer.terms) != 2 or answer.signs != ("=",):
         return False
@@ -52,12 +48,12 @@ def contradicts(question: str, answer: Node) -> bool:
 
 
 def _last(node: Node) -> Node:
-    """What a chain of equations ends with."""
     return node.terms[-1] or node if isinstance(node, Rel) else node
 
 
 _KINDS = "common|proper|improper|reduced|simplified|simple|single|vulgar|exact|irreducible"
 _BEGINS = r"(?:^|[.;:?!\n]\s*|\b(?:and|then|completely|please|to)\s+)"
+#: Words that select a row, the phrase that must then occur, and the form that it asks for.
 _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = tuple(
     (tuple(words.split()), re.compile(pattern, re.IGNORECASE), has)
     for words, pattern, has in (
@@ -103,7 +99,6 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = tuple(
         ("form", r"\brectangular form|\bform\s+\$?\s*[ax]\s*\+\s*[by]i", shapes.is_rectangular),
     )
 )
-"""Words of which a question has one, what it then says, and the form that this asks for."""
 _POWER_OF = re.compile(
     r"(?:as|into) (?:a |some )?(?:whole |integer |integral )?power of (?:\$|\\\()?\s*(\d{1,6}|two|three|five|ten)\b|"
     r"(?:as|in the form|of the form)\s+(?:\$|\\\()\s*(\d{1,6})\s*\^\s*\{?\s*[a-z]\s*\}?\s*(?:\$|\\\))"
@@ -130,20 +125,18 @@ def _asked_forms(question: str) -> tuple[Form, ...]:
 
 
 def _is_not_factored(question: str, gold: Node, answer: Node) -> bool:
-    """Whether an answer has fewer factors than the gold answer, where the question says to factor."""
     wanted = shapes.factors(gold) if free_variables(gold) else 0
     return wanted > 0 and shapes.factors(answer) < wanted and _FACTOR.search(question) is not None
 
 
 def _is_no_percentage(question: str, gold: Node, answer: Node) -> bool:
-    """Whether an answer is the fraction of one that the gold answer gives in percent, as the question says to."""
     if not (isinstance(gold, Quantity) and gold.unit == "%") or isinstance(answer, Quantity):
         return False
     return shape(flattened(answer)) != shape(flattened(gold.value)) and _PERCENT.search(question) is not None
 
 
 def _is_not_converted(question: str, gold: Node, answer: Node) -> bool:
-    """Whether an answer is a quantity of the question, in another unit than the gold answer's."""
+    # The value is copied from the question: its unit was to be converted.
     match gold, answer:
         case Quantity(_, wanted), Quantity(Num(value), unit) if unit.rstrip("s") != wanted.rstrip("s"):
             numbers = (one.replace(",", "") for one in re.findall(r"(?<![\d.])\d[\d,]*(?:\.\d+)?", question))

@@ -1,9 +1,9 @@
-r"""Detection of answers that repeat the question: one of its formulas, or an operation that it asks to carry out.
+r"""Detection of answers that repeat the question: one of its formulas, or an operation that it asks for.
 
-By answer format a number is evaluated in lowest terms, with roots, pi, e and i where they remain, and with the operations
-that the gold answer itself leaves. Three things are restated: a relation of the question in place of a value; a
-formula of the question, also with nothing added to it (``F + 0``, ``2F/2``); and, where a formula of the question
-has the gold answer as its value, any unevaluated form of it. An answer with the gold answer's own tree is right.
+An evaluated number is in lowest terms. It may keep roots, pi, e and i, and the operations that the gold answer keeps.
+Three kinds of answers restate the question: a relation of the question in place of a value; a formula of the question,
+even with a neutral operation (``F + 0``, ``2F/2``); and, if a formula of the question has the gold answer's value, any
+unevaluated form. An answer with the gold answer's own tree is right.
 """
 
 from __future__ import annotations
@@ -35,17 +35,12 @@ from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.numeric import equal, real_points
 from turntree.rewards.limits import LimitExceeded
 
-_ASKED = Sym("\0")
-"""Stands in place of a copied formula."""
+_ASKED = Sym("\0")  #: Replaces a copied formula.
 _FAILURES = (Undefined, CannotEvaluate, LimitExceeded)
 
 
 def is_restated(question: str, gold: Node, answer: Node) -> bool:
-    """Whether a right answer only repeats the question.
-
-    Args:
-        answer: An answer that is equal to it.
-    """
+    """Return whether a right answer only repeats the question."""
     gold, answer = without_unit(flattened(gold)), without_unit(flattened(answer))
     if isinstance(answer, Rel) and not isinstance(gold, Rel):
         if any(piece.shape == shape(answer) for piece in pieces(question)):
@@ -64,7 +59,7 @@ def is_restated(question: str, gold: Node, answer: Node) -> bool:
 
 
 def is_evaluated(node: Node, gold: Node) -> bool:
-    """Whether no operation is left to be carried out, except those that the gold answer leaves as well."""
+    """Return whether every operation is carried out, except those that the gold answer leaves too."""
     left = {_operation(inner) for inner in walk(gold)}
     match node:
         case Num() | Const() | Sym() | Words():
@@ -93,7 +88,7 @@ def _operation(node: Node) -> str:
 
 
 def _is_atomic(node: Node) -> bool:
-    """Whether a tree cannot be evaluated further: integers, names, words, tuples and sets of them."""
+    # Integers, names, words, and tuples and sets of these cannot be evaluated further.
     match node:
         case Num(value):
             return value.denominator == 1
@@ -105,7 +100,6 @@ def _is_atomic(node: Node) -> bool:
 
 
 def _asks_for(piece: Node, gold: Node) -> bool:
-    """Whether a formula of the question has the gold answer as its value."""
     if _is_atomic(piece) or free_variables(piece):
         return False
     try:
@@ -115,7 +109,6 @@ def _asks_for(piece: Node, gold: Node) -> bool:
 
 
 def _copies(answer: Node, piece: Piece) -> bool:
-    """Whether an answer is a formula of the question, up to operations without effect."""
     if _is_atomic(piece.node):
         return False
     rest = _without(answer, piece)
@@ -129,7 +122,6 @@ def _copies(answer: Node, piece: Piece) -> bool:
 
 
 def _without(node: Node, piece: Piece) -> Node:
-    """A tree with the copies of a formula removed."""
     if shape(node) == piece.shape:
         return _ASKED
     match node:
@@ -154,7 +146,6 @@ def _without(node: Node, piece: Piece) -> Node:
 
 
 def _value(node: Node, point: dict[str, object] | None = None) -> object:
-    """The value of a tree, a fraction if possible; ``None`` if it has none."""
     try:
         return Evaluation(point, real_only=True).value(node)  # type: ignore[arg-type]
     except _FAILURES:

@@ -1,6 +1,6 @@
-r"""Forms in which a value is written: a power, a fraction, a mixed number, a product, in lowest terms, expanded.
+r"""Forms in which a value is written: a power, a fraction, a mixed number, in lowest terms, expanded, ...
 
-Invariant: the value is not looked at; whoever asks knows that two trees are equal.
+Values are not compared here; the callers know that two trees are equal.
 """
 
 from __future__ import annotations
@@ -28,20 +28,16 @@ from turntree.rewards.formula.syntax.nodes import (
 from turntree.rewards.formula.syntax.walk import free_variables, ordered, walk
 
 _TEN = Num(Fraction(10))
-_LARGEST_PRIME = 10**6
-"""Where a factor is larger, nobody asks whether it is prime."""
-_LARGEST_RADICAND = 10**8
-"""Of larger ones nobody asks whether they can be simplified."""
+_LARGEST_PRIME = 10**6  #: larger factors count as prime
+_LARGEST_RADICAND = 10**8  #: of larger radicands only the factors up to the root of this bound are tried
 Form = Callable[[Node], bool]
 
 
 def undivided(factor: Node) -> Node:
-    """The divisor of a quotient; any other factor unchanged."""
     return factor.base if isinstance(factor, Pow) and factor.exponent == MINUS_ONE else factor
 
 
 def lowest(factors: tuple[Node, ...]) -> bool:
-    """Whether a product has at most one integer above and one below, without a common divisor."""
     above = [factor.value for factor in factors if isinstance(factor, Num)]
     below = [inner.value for factor in factors if (inner := undivided(factor)) is not factor and isinstance(inner, Num)]
     if len(above) > 1 or len(below) > 1:
@@ -52,7 +48,6 @@ def lowest(factors: tuple[Node, ...]) -> bool:
 
 
 def is_in_lowest_terms(node: Node) -> bool:
-    """No quotient and no ratio of integers with a common divisor."""
     for part in walk(flattened(node)):
         if isinstance(part, Mul) and not lowest(tuple(one for one in part.factors if one != MINUS_ONE)):
             return False
@@ -64,7 +59,7 @@ def is_in_lowest_terms(node: Node) -> bool:
 
 
 def is_factored(node: Node) -> bool:
-    """A product of powers of primes, in any order."""
+    # A product of powers of primes, in any order.
     for factor in parts(flattened(node), Mul):
         base = factor.base if isinstance(factor, Pow) else factor
         if not isinstance(base, Num) or (base != MINUS_ONE and not _is_prime(base.value)):
@@ -80,7 +75,7 @@ def _is_prime(value: Fraction) -> bool:
 
 
 def factors(node: Node) -> int:
-    """Factors with a variable, each as often as it occurs; 0 for a sum."""
+    """Count the factors that contain a variable, with multiplicity; 0 for a sum."""
     flat = flattened(node)
     if isinstance(flat, Add):
         return 0
@@ -93,13 +88,10 @@ def factors(node: Node) -> int:
 
 
 def is_power(node: Node) -> bool:
-    """A power, or a product of some."""
     return any(isinstance(factor, Pow) and factor.exponent != MINUS_ONE for factor in parts(flattened(node), Mul))
 
 
 def is_power_of(base: int) -> Form:
-    """A power of a number."""
-
     def has(node: Node) -> bool:
         flat = flattened(node)
         return isinstance(flat, Pow) and flat.base == Num(Fraction(base))
@@ -108,7 +100,7 @@ def is_power_of(base: int) -> Form:
 
 
 def is_simplified(node: Node) -> bool:
-    """Nothing can be taken out of a root of an integer, and no two terms differ by a number alone."""
+    # Nothing can be taken out of an integer's root, and no two terms differ by a number alone.
     for part in walk(flattened(without_unit(node))):
         match part:
             case Add(terms):
@@ -124,12 +116,10 @@ def is_simplified(node: Node) -> bool:
 
 
 def is_sum(node: Node) -> bool:
-    """Terms joined by signs."""
     return isinstance(flattened(without_unit(node)), Add)
 
 
 def is_expanded(node: Node) -> bool:
-    """A sum, none of whose terms is a product with a sum or a power of one."""
     flat = flattened(node)
     return isinstance(flat, Add) and not any(
         (isinstance(part, Mul) and any(isinstance(one, Add) for one in part.factors))
@@ -139,33 +129,27 @@ def is_expanded(node: Node) -> bool:
 
 
 def has_square_of_sum(node: Node) -> bool:
-    """A completed square."""
     return any(isinstance(part, Pow) and isinstance(part.base, Add) for part in walk(flattened(node)))
 
 
 def is_solved(node: Node) -> bool:
-    """An equation with a variable alone before its sign."""
     return isinstance(node, Rel) and isinstance(node.terms[0], Sym)
 
 
 def is_fraction(node: Node) -> bool:
-    """No decimal point and no percent sign."""
     return not isinstance(node, Quantity) and not any(isinstance(one, Num) and one.decimals > 0 for one in walk(node))
 
 
 def is_improper(node: Node) -> bool:
-    """A fraction, not a whole number and a fraction."""
     return is_fraction(node) and not isinstance(flattened(without_unit(node)), Add)
 
 
 def is_decimal(node: Node) -> bool:
-    """A number written in digits, with a sign and a unit if need be."""
     percent = isinstance(node, Quantity) and node.unit == "%"
     return not percent and isinstance(flattened(without_unit(node)), Num)
 
 
 def is_mixed(node: Node) -> bool:
-    """A whole number and a fraction, or a whole number alone."""
     flat = flattened(without_unit(node))
     if isinstance(flat, Mul) and flat.factors[0] == MINUS_ONE:
         flat = flat.factors[-1]
@@ -173,7 +157,7 @@ def is_mixed(node: Node) -> bool:
 
 
 def is_scientific(node: Node) -> bool:
-    r"""A number from 1 to 10 and a power of ten; ``1.2e6`` and the like as well."""
+    # Includes numbers such as 1.2e6.
     node = without_unit(node)
     if isinstance(node, Num):
         return node.decimals == 0
@@ -185,17 +169,14 @@ def is_scientific(node: Node) -> bool:
 
 
 def has_no_degrees(node: Node) -> bool:
-    """No degree sign."""
     return not (isinstance(node, Quantity) and node.unit == "deg")
 
 
 def has_no_pi(node: Node) -> bool:
-    """Nothing in multiples of pi."""
     return Const("pi") not in walk(node)
 
 
 def is_polar(node: Node) -> bool:
-    """A power of e, or a cosine with a sine."""
     return any(
         (isinstance(part, Pow) and part.base == Const("e")) or (isinstance(part, Call) and part.name in ("cos", "cis"))
         for part in walk(node)
@@ -203,5 +184,4 @@ def is_polar(node: Node) -> bool:
 
 
 def is_rectangular(node: Node) -> bool:
-    """A real and an imaginary part."""
     return not is_polar(node) and Const("i") in walk(node)

@@ -1,4 +1,1 @@
-"""Formulas as syntax trees: tokens, terms, commands, and traversal.
-
-Not here: the value of a tree (``values``).
-"""
+"""Formulas as syntax trees: tokens, parsers, traversal."""

@@ -1,7 +1,6 @@
-r"""Which letters before brackets are functions: ``f(x)``, ``y(0)``, ``P(A)``, and which are factors: ``n(n+1)``.
+r"""Letters before brackets: functions, ``f(x)``, ``y(0)``, ``P(A)``, or factors, ``n(n+1)``.
 
-Invariant: what can only be a function is one; what can be both is a product, unless the same letter is a function
-elsewhere in the answer or the gold answer.
+A letter that can be both is a factor, unless it is a function elsewhere in the answer or the gold answer.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered
 
+#: Operations that an exercise defines.
 OPERATIONS = ("oplus", "otimes", "ominus", "odot", "oslash", "diamond", "circledast")
-"""Operations that an exercise defines."""
+#: Names whose brackets may be square and may hold a condition after a bar.
 CONDITIONAL = frozenset(str.split("P Pr E p Var Cov H I"))
-"""Names whose brackets may be square, and hold a condition behind a bar."""
 _ALWAYS = frozenset(str.split("f F phi psi varphi Phi Psi Gamma Pr Var Cov Re Im"))
 _OFTEN = frozenset(str.split("g G h H u y P Q"))
 _NO_NAMES = frozenset(str.split("ldots dots cdots prime nabla star"))
@@ -37,7 +36,7 @@ _RUNNING = frozenset("xtsuzn")
 
 
 def function_name(node: Node) -> str:
-    """The name under which a node may be applied to an argument; empty if it cannot."""
+    """Return the name under which a node may be applied to an argument; empty if it cannot be applied."""
     match node:
         case Sym(name) if name not in _NO_NAMES and not name.startswith(("angle", "triangle", "overline", "widehat")):
             return name
@@ -51,10 +50,11 @@ def function_name(node: Node) -> str:
 
 
 def is_application(name: str, args: tuple[Node, ...], *, beside: bool) -> bool:
-    """Whether a name before brackets is a function of what they hold.
+    """Return whether a name before brackets is a function of their content.
 
     Args:
-        name: As ``function_name`` gives it.
+        name: A name from ``function_name``.
+        args: The content of the brackets.
         beside: Whether another letter stands directly before the name.
     """
     letter = name.partition("_")[0]

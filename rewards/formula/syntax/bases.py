@@ -1,6 +1,6 @@
-r"""Numbers written in a base: ``1101_2``, ``(2A)_{16}``, ``\text{A5}_{11}``, ``1011 in base 2``.
+r"""Numbers in a base: ``1101_2``, ``(2A)_{16}``, ``\text{A5}_{11}``, ``1011 in base 2``.
 
-Invariant: a letter is a digit only where a digit of the base precedes it, or where it is set as text.
+A letter is a digit only after a digit of the base, or in a text command.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ _PREFIXES = {"x": "16", "b": "2", "o": "8"}
 
 
 def based(digits: str, index: str) -> Based:
-    """A number with the index behind it.
-
-    Raises:
-        Malformed: The index is no base, or a digit is none of it.
-    """
     index = index.rstrip(".")
     base = _WORDS.get(index) or (int(index) if index.isdigit() and len(index) < 3 else 0)
     if not 2 <= base <= 36:
@@ -39,10 +34,11 @@ def based(digits: str, index: str) -> Based:
 
 
 def read_based(text: str, base: int | None = None) -> Based | None:
-    """A text that is one number in a base.
+    """Parse a text that is one number in a base.
 
     Args:
-        base: The base that is asked for; with it a letter is a digit anywhere, and the base may be left out.
+        text: The text.
+        base: The base that the task asks for; with it, a letter may be a digit anywhere, and the base may be left out.
 
     Example:
         >>> read_based(r"(2A)_{16}"), read_based("A5", 11).digits, read_based("A_{11}"), read_based("0b11")

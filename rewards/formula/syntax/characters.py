@@ -1,7 +1,6 @@
-r"""Characters outside ASCII, written as LaTeX writes them: ``⅚`` is ``\frac{5}{6}``, ``2¹⁰`` is ``2^{10}``.
+r"""Characters outside ASCII as LaTeX: ``⅚`` becomes ``\frac{5}{6}``, ``2¹⁰`` becomes ``2^{10}``.
 
-Invariant: a run of superscripts or subscripts is one exponent or index; a character that is not known here stays, for
-the tokenizer to refuse.
+Unknown characters stay, and the tokenizer refuses them.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from fractions import Fraction
-
-from turntree.rewards.reading.chinese_numerals import written
 
 _SIGNS = {
     "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u2013": "-", "\u2014": "-", "\ufe63": "-",
@@ -34,8 +31,7 @@ _SIGNS = {
     "\u2192": r"\to ", "\u21d2": r"\Rightarrow ", "\u00a2": r"\cent ", "\uffe0": r"\cent ",
     "\u00c5": "angstrom", "\u212b": "angstrom",
 }  # fmt: skip
-HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)
-"""``a.m.`` and ``p.m.``, whose letter is kept."""
+HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)  #: ``a.m.`` and ``p.m.``; their first letter is kept.
 _GREEK_CAPITALS = frozenset(str.split("Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega"))
 _LATIN = dict(
     zip(str.split("Alpha Beta Epsilon Zeta Eta Iota Kappa Mu Nu Omicron Rho Tau Chi"), "ABEZHIKMNOPTX", strict=True)
@@ -43,6 +39,7 @@ _LATIN = dict(
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₙₘₖᵢⱼ", "0123456789+-=()aeoxnmkij", strict=True))
 _RUN = re.compile(f"([{''.join(_RAISED)}]+)|([{''.join(_LOWERED)}]+)")
+#: Units, counters and conjunctions in Chinese, Japanese, Korean and Russian; a counter changes nothing.
 _FOREIGN = {
     word: english
     for english, words in {
@@ -58,33 +55,32 @@ _FOREIGN = {
     }.items()
     for word in words.split()
 }  # fmt: skip
-"""Units, counters and conjunctions in Chinese, Japanese, Korean and Russian; a counter changes nothing."""
+#: Multipliers after digits: ``5万``.
 _THOUSANDS_IN_CHINESE = {"千": r"\cdot1000 ", "万": r"\cdot10000 ", "亿": r"\cdot100000000 "}
-"""Behind digits: ``5万``."""
 _FOREIGN_RUN = re.compile("[\u0400-\u04ff]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
+#: Numbers of one character, as in lists.
 _ENCLOSED = (
     "CIRCLED DIGIT ", "CIRCLED NUMBER ", "PARENTHESIZED DIGIT ", "PARENTHESIZED NUMBER ", "DINGBAT ",
     "NEGATIVE CIRCLED ", "DOUBLE CIRCLED ",
 )  # fmt: skip
-"""Numbers of one character, as lists have them."""
 _OTHER = re.compile(r"[^\x00-\x7f]")
 _DOT_ABOVE = re.compile("([0-9])\u0307")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\,|\\ |~|\\;|\\:|\\!)(?=\d{3}(?!\d))")
 _DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
+#: Unit vectors in bold type.
 _AXIS = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|(?:hat|vec)\s*\{\s*\\(?:mathbf|boldsymbol|bm))\s*\{\s*(?:\\(?:hat|vec)\s*\{?\s*)?\\?([ijk])"
     r"(?:math)?\s*\}+"
 )
-"""Unit vectors in bold type."""
+#: Binomial coefficients with the letter between their numbers: ``^5C_2``.
 _CHOSEN = re.compile(
     r"(?<![\w)}\]])(?:\{\})?[\^_](?:\{(\w{1,9})\}|(\w))\s*(?:C|\\(?:text|mathrm)\{C\})\s*_(?:\{(\w{1,9})\}|(\w))"
 )
-"""Binomial coefficients with the letter between their numbers: ``^5C_2``."""
 _ROW_SPACING = re.compile(r"(\\\\|\\cr)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|mu)\s*\]")
 
 
 def normalized(text: str) -> str:
-    r"""A text in ASCII as far as its characters are known, its thousands closed up.
+    r"""Translate known characters to ASCII and close up digit groups.
 
     Example:
         >>> normalized("2\u00b9\u2070"), normalized("\u215a"), normalized(r"1\,000{,}000")
@@ -112,10 +108,9 @@ def _raised_or_lowered(match: re.Match[str]) -> str:
 
 
 def _translated(run: str) -> str:
-    """A number, unit, counter or conjunction as LaTeX has it; other words stay, for the tokenizer to refuse."""
     english = _FOREIGN.get(run)
     if english is None:
-        number, rest = written(run)
+        number, rest = read_chinese(run)
         if number:
             return f" {number} " + (_translated(rest) if rest else "")
         if run in _THOUSANDS_IN_CHINESE:
@@ -145,7 +140,7 @@ def _sign(character: str) -> str:
 
 
 def _greek(character: str, name: str) -> str:
-    """The command of a Greek letter; a capital that looks Latin is the Latin letter."""
+    # A Greek capital that looks Latin is the Latin letter.
     size, letter = name.split()[1], name.split()[-1].lower().replace("lamda", "lambda")
     if letter == "final" or "WITH" in name:
         return character
@@ -153,3 +148,53 @@ def _greek(character: str, name: str) -> str:
         return rf"\{letter} "
     capital = letter.capitalize()
     return rf"\{capital} " if capital in _GREEK_CAPITALS else _LATIN.get(capital, character)
+
+
+_CHINESE_DIGITS = dict(zip("零〇一二两兩三四五六七八九", (0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9), strict=True))
+_CHINESE_SMALL = {"十": 10, "百": 100, "千": 1000}
+_CHINESE_LARGE = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+_CHINESE_NUMBER = re.compile(f"负?[{''.join((*_CHINESE_DIGITS, *_CHINESE_SMALL, *_CHINESE_LARGE))}]+")
+_CHINESE_FRACTION = re.compile(f"({_CHINESE_NUMBER.pattern})分之({_CHINESE_NUMBER.pattern})")
+
+
+def read_chinese(text: str) -> tuple[str, str]:
+    r"""Return the Chinese number at the beginning of a text as LaTeX, and the rest of the text.
+
+    Example:
+        >>> [read_chinese(text) for text in ("三十五", "五分之三", "一千二百零五米", "十个", "个")]
+        [('35', ''), ('\\frac{3}{5}', ''), ('1205', '米'), ('10', '个'), ('', '个')]
+    """
+    if (parted := _CHINESE_FRACTION.match(text)) is not None:
+        below, above = _chinese_number(parted[1]), _chinese_number(parted[2])
+        if below is not None and above is not None and below > 0:
+            value = rf"{above}\%" if parted[1] == "百" else rf"\frac{{{above}}}{{{below}}}"
+            return value, text[parted.end() :]
+    if (run := _CHINESE_NUMBER.match(text)) is not None and (named := _chinese_number(run[0])) is not None:
+        return str(named), text[run.end() :]
+    return "", text
+
+
+def _chinese_number(run: str) -> int | None:
+    # None for characters that name no whole number, such as 二三 or 十百.
+    if run.startswith("负"):
+        value = _chinese_number(run[1:])
+        return None if value is None else -value
+    total, group, digit = 0, 0, None
+    last_small, last_large = 10**4, 10**12
+    for character in run:
+        if character in _CHINESE_DIGITS:
+            if digit:
+                return None
+            digit = _CHINESE_DIGITS[character]
+        elif character in _CHINESE_SMALL:
+            size = _CHINESE_SMALL[character]
+            if size >= last_small or digit == 0:
+                return None
+            group, digit, last_small = group + (digit or 1) * size, None, size
+        else:
+            size = _CHINESE_LARGE[character]
+            if size >= last_large or not group + (digit or 0):
+                return None
+            total, group, digit = total + (group + (digit or 0)) * size, 0, None
+            last_small, last_large = 10**4, size
+    return total + group + (digit or 0)

@@ -1,6 +1,6 @@
 """Parser of commands: functions, roots, sums, matrices and everything else that begins with a backslash.
 
-Invariant: a command that is not listed is not mathematics; it is refused, never skipped.
+A command that is not listed is refused, never skipped.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ _MATRICES = frozenset(str.split("matrix pmatrix bmatrix Bmatrix smallmatrix arra
 
 
 class Commands(Terms):
-    """Parses constructs that begin with a command."""
-
     def enclosed(self, closer: str, name: str) -> Node:
-        """The expression between two equal signs, as the argument of a function."""
         self.take()
         self.bars += 1
         with self.nested():
@@ -51,14 +48,8 @@ class Commands(Terms):
         return Call(name, (node,))
 
     def command(self, name: str) -> Node:
-        """The node of a command or function and its arguments."""
         if name in ("frac", "dfrac", "tfrac", "cfrac", "nicefrac", "sfrac"):
-            top, bottom = self.argument(one_digit=True), self.argument(one_digit=True)
-            if top == Sym("d") and isinstance(bottom, Mul) and bottom.factors[0] == Sym("d"):
-                return Undone("diff", (bottom, self.product()))
-            if isinstance(top, Quantity) and isinstance(bottom, Words):
-                return Quantity(top.value, f"{top.unit} / {' '.join(bottom.words)}")
-            return Mul((top, Pow(bottom, MINUS_ONE)))
+            return self._fraction()
         if name == "sqrt":
             degree: Node | None = None
             if self.accept("["):
@@ -82,7 +73,7 @@ class Commands(Terms):
         if name == "det":
             return Undone("det", (self.factor(),))
         if name in ("lfloor", "lceil", "lvert", "vert", "|"):
-            self.place -= 1
+            self.position -= 1
             kind = {"lfloor": "floor", "lceil": "ceil", "|": "norm"}.get(name, "abs")
             return self.enclosed(_CLOSERS[name], kind)
         if name in _NAMED:
@@ -104,10 +95,18 @@ class Commands(Terms):
             return Sym(name)
         raise Malformed(f"unknown command {name!r}")
 
+    def _fraction(self) -> Node:
+        top, bottom = self.argument(one_digit=True), self.argument(one_digit=True)
+        if top == Sym("d") and isinstance(bottom, Mul) and bottom.factors[0] == Sym("d"):
+            return Undone("diff", (bottom, self.product()))
+        if isinstance(top, Quantity) and isinstance(bottom, Words):
+            return Quantity(top.value, f"{top.unit} / {' '.join(bottom.words)}")
+        return Mul((top, Pow(bottom, MINUS_ONE)))
+
     def _named(self, name: str) -> Node:
-        r"""A function that is only named: ``\sup S``, ``\Re(z)``, ``\Pr[X=1]``."""
+        # Functions without a definition: \sup S, \Re(z), \Pr[X=1].
         node = self.application(Sym(name))
-        if node is not None or self.place in self.bracketed_at:
+        if node is not None or self.position in self.bracketed_at:
             return node if node is not None else Applied(name, (self.factor(),))
         index = (Sym(self.argument_text()),) if self.accept("_") else ()
         return Applied(name, (*index, self.factor())) if self.starts_factor() else Sym(name)
@@ -181,11 +180,10 @@ class Commands(Terms):
         return self.next.kind in ("cmd", "word") and self.next.text.lower() in FUNCTIONS
 
     def _cases(self) -> Node:
-        """A system, or a function by cases: rows of a value and its condition."""
-        start = self.place
+        start = self.position
         while self.next.kind != "end" and not self.at("&"):
             self.take()
-        by_cases, self.place = self.at("&"), start
+        by_cases, self.position = self.at("&"), start
         if not by_cases:
             return self.equations()
         rows: list[tuple[Node, Node]] = []
@@ -202,7 +200,6 @@ class Commands(Terms):
         return Cases(tuple(rows))
 
     def matrix(self) -> Node:
-        """An environment: a matrix, or a system."""
         name = self.take().text
         if name in _SYSTEMS:
             return self.equations() if name != "cases" else self._cases()

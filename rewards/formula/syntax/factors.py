@@ -1,6 +1,6 @@
-r"""Parser of factors: numbers, letters and groups with their powers, indices, marks and the brackets they apply to.
+r"""Parser of factors: numbers, letters and groups with their powers, indices, marks and arguments.
 
-Invariant: the parser builds nodes and computes nothing; a function without brackets takes the product that follows.
+A function without brackets takes the product that follows.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ GREEK = frozenset(
 ACCENTS = frozenset(
     str.split("overline bar hat vec tilde overrightarrow widehat dot mathcal mathscr mathfrak underbrace")
 )
+#: Units after a micro sign.
 _MICRO = frozenset(["F", "C", "A", "V", "W", "H", "m", "s", "g", "L", "l", "J", "N", "T", "Hz", "Pa", "mol"])
-"""Units behind a micro sign."""
 _NO_FACTOR = frozenset("+-*/^_=<>)]},;:!%'&.?~\"#@`")
 _FACTOR_COMMANDS = (
     frozenset(
@@ -64,7 +64,7 @@ _FACTOR_COMMANDS = (
 
 
 class Factors(Cursor):
-    """Parses factors; contents of brackets are parsed by ``bracketed``."""
+    """Parses factors; ``bracketed`` parses the contents of brackets."""
 
     @abstractmethod
     def bracketed(self) -> Node:
@@ -95,7 +95,6 @@ class Factors(Cursor):
         """A chain of relations, or an expression without one."""
 
     def starts_factor(self) -> bool:
-        """Whether a factor without a product sign is next."""
         token = self.next
         if token.kind in ("num", "sym", "begin"):
             return True
@@ -118,12 +117,12 @@ class Factors(Cursor):
         return not (token.text == "mu" and self.ahead().kind == "word" and self.ahead().text in _MICRO)
 
     def at_unit_fraction(self) -> bool:
-        r"""Whether a unit is next that is written as a fraction: ``\frac{\text{mi}}{\text{h}}``."""
+        # A unit that is a fraction: \frac{\text{mi}}{\text{h}}.
         braced = self.at("frac", "dfrac", "tfrac") and self.ahead().text == "{"
         return braced and self.ahead(2).kind == "word" and not self.at_function(2)
 
     def at_function(self, distance: int = 0) -> bool:
-        """Whether a function without backslash is next, or at a distance; ``min`` and ``sec`` may be units."""
+        # min and sec are units if no argument follows.
         token = self.ahead(distance)
         name = token.text.lower()
         if token.kind != "word":
@@ -133,11 +132,10 @@ class Factors(Cursor):
         return name in FUNCTIONS or token.text in ("sqrt", "pi")
 
     def factor(self) -> Node:
-        """One factor with its powers, indices, factorials and marks."""
         token = self.next
         with self.nested():
             node = self.atom()
-        while self.place < len(self.tokens):
+        while self.position < len(self.tokens):
             if (applied := self.application(node)) is not None:
                 node = applied
             elif self.at("^"):
@@ -156,7 +154,7 @@ class Factors(Cursor):
             elif self.accept("circ", "degree"):
                 node = self._degrees(node)
             elif self.at("|", "vert") and self.ahead().text == "_":
-                self.place += 2
+                self.position += 2
                 node = Applied("at", (node, Sym(self.argument_text())))
             elif self.at("'") and isinstance(node, Sym):
                 self.take()
@@ -169,21 +167,21 @@ class Factors(Cursor):
         return node
 
     def _is_factorial(self, node: Node) -> bool:
-        """Whether ``!=`` is a factorial and an equal sign: directly behind a number, or behind ``n``."""
+        # In "5!=120" and "n!=..." the mark is a factorial; elsewhere != is a relation.
         known = isinstance(node, Num) or node == Sym("n")
-        return known and not self.next.spaced and self.tokens[self.place - 1].kind in ("num", "sym")
+        return known and not self.next.spaced and self.tokens[self.position - 1].kind in ("num", "sym")
 
     def _degrees(self, whole: Node) -> Node:
-        """Degrees, with the minutes and seconds that follow."""
+        # Minutes and seconds may follow.
         parts = [whole]
         for size, marks in ((60, 1), (3600, 2)):
-            token, place = self.next, self.place
+            token, start = self.next, self.position
             if token.kind != "num" or token.value is None:
                 break
             self.take()
             primes = self._primes()
             if primes != marks:
-                self.place = place
+                self.position = start
                 break
             parts.append(Num(token.value / size))
         return Quantity(whole if len(parts) == 1 else Add(tuple(parts)), "deg")
@@ -192,16 +190,16 @@ class Factors(Cursor):
         count = 0
         while True:
             if self.at("'"):
-                self.place += 1
+                self.position += 1
                 count += 1
             elif self.at('"'):
-                self.place += 1
+                self.position += 1
                 count += 2
             elif self.at("^") and self.ahead().text == "prime":
-                self.place += 2
+                self.position += 2
                 count += 1
             elif self.at("^") and self.ahead().text == "{" and self.ahead(2).text == "prime":
-                self.place += 2
+                self.position += 2
                 while self.accept("prime"):
                     count += 1
                 self.expect("}")
@@ -209,44 +207,41 @@ class Factors(Cursor):
                 return count
 
     def application(self, node: Node) -> Node | None:
-        """The node applied to the brackets that follow, if it is a function; brackets are read once in any case."""
+        # Brackets are parsed only once, whichever reading applies: parsing twice takes exponential time.
         name = function_name(node)
         braced = self.next.kind == "op" and self.at("{") and self.ahead().text == "("
-        if not name or not (braced or self.at("(", "[")) or self.place in self.bracketed_at:
+        if not name or not (braced or self.at("(", "[")) or self.position in self.bracketed_at:
             return None
         if self.at("[") and name not in CONDITIONAL:
             return None
-        place, beside = self.place, self.place > 1 and self.tokens[self.place - 2].kind == "sym"
+        start, beside = self.position, self.position > 1 and self.tokens[self.position - 2].kind == "sym"
         conditional, self.conditional = self.conditional, name in CONDITIONAL
         with self.nested():
             inner = self.group() if braced else self.bracketed()
         self.conditional = conditional
-        if braced or self.tokens[self.place - 1].text in (")", "]"):
+        if braced or self.tokens[self.position - 1].text in (")", "]"):
             args = inner.items if isinstance(inner, Group) and inner.opening in ("(", "[") else (inner,)
             if name in self.functions or is_application(name, args, beside=beside):
                 return Applied(name, args)
-        self.bracketed_at[place] = (inner, self.place)
-        self.place = place
+        self.bracketed_at[start] = (inner, self.position)
+        self.position = start
         return None
-
-    def _ends_factor(self, distance: int) -> bool:
-        """Whether a relation, a bracket that closes, a comma or the end is at a distance."""
-        return self.ahead(distance).text in ("", "=", "<", ">", ")", ",", "}", "le", "ge")
 
     def _power(self, base: Node) -> Node:
         self.take()
         if self.at("prime") or (self.at("{") and self.ahead().text == "prime"):
-            self.place -= 1
+            self.position -= 1
             primes = self._primes()
             return Sym(base.name + "'" * primes) if isinstance(base, Sym) else Quantity(base, "deg")
         if self.accept("circ", "degree"):
             return self._degrees(base)
         if self.at("{") and self.ahead().text == "circ" and self.ahead(2).text == "}":
-            self.place += 3
+            self.position += 3
             return self._degrees(base)
         braced = self.at("{") and self.ahead(2).text == "}"
-        if isinstance(base, Sym) and self.ahead(int(braced)).text == "*" and (braced or self._ends_factor(1)):
-            self.place += 3 if braced else 1
+        ends = self.ahead().text in ("", "=", "<", ">", ")", ",", "}", "le", "ge")
+        if isinstance(base, Sym) and self.ahead(int(braced)).text == "*" and (braced or ends):
+            self.position += 3 if braced else 1
             return Sym(f"{base.name}*")
         with self.nested():
             exponent = self.argument()
@@ -257,20 +252,19 @@ class Factors(Cursor):
         return Pow(base, exponent)
 
     def argument(self, *, one_digit: bool = False) -> Node:
-        """The argument of a command or an exponent: a group, or the next sign."""
         if self.at("{"):
             return self.group()
         if self.accept("-"):
             return negated(self.argument())
         token = self.next
+        # TeX takes a single digit as an argument: \frac12 is 1/2, so the token is split.
         if one_digit and token.kind == "num" and len(token.text) > 1 and token.text.isdigit():
-            self.tokens[self.place] = Token("num", token.text[1:], False, Fraction(int(token.text[1:])))
+            self.tokens[self.position] = Token("num", token.text[1:], False, Fraction(int(token.text[1:])))
             return Num(Fraction(int(token.text[0])))
         with self.nested():
             return self.atom()
 
     def argument_text(self) -> str:
-        """The letters and digits of an index."""
         if not self.accept("{"):
             return self.take().text.lower() if self.next.kind == "word" else self.take().text
         texts: list[str] = []
@@ -283,7 +277,6 @@ class Factors(Cursor):
             texts.append(token.text)
 
     def group(self) -> Node:
-        """The contents of LaTeX braces."""
         self.expect("{")
         with self.nested():
             node = self.relation()
@@ -300,7 +293,6 @@ class Factors(Cursor):
         return node
 
     def atom(self) -> Node:
-        """An expression without marks after it."""
         token = self.next
         if token.kind == "num":
             self.take()
@@ -314,8 +306,9 @@ class Factors(Cursor):
         if self.at_function():
             return self.command(self.take().text.lower())
         if token.kind == "op":
-            if (known := self.bracketed_at.pop(self.place, None)) is not None:
-                self.place = known[1]
+            # ``application`` has parsed these brackets already.
+            if (known := self.bracketed_at.pop(self.position, None)) is not None:
+                self.position = known[1]
                 return known[0]
             if token.text == "{":
                 return self.group()
@@ -331,7 +324,6 @@ class Factors(Cursor):
 
 
 def negated(node: Node) -> Node:
-    """The node with a minus before it."""
     if isinstance(node, Num):
         return Num(-node.value, node.decimals)
     if isinstance(node, Quantity):
@@ -344,4 +336,4 @@ def _indexed(node: Node, token: Token, index: str) -> Node:
         return based(token.text.replace(",", "").lower(), index)
     if isinstance(node, Sym | Const):
         return Sym(f"{node.name}_{index}")
-    raise Malformed("an index behind something that takes none")
+    raise Malformed("an index after something that takes none")

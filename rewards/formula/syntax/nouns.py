@@ -1,17 +1,15 @@
-"""Letters behind a number that are a noun or a unit, not a product of variables: ``18 eggs``, ``3 lbs``.
-
-Invariant: letters that are as likely variables (``5 ab``, ``7 xy``) are never a noun.
-"""
+"""Letters after a number that are a noun or a unit, not a product of variables: ``18 eggs``, ``3 lbs``."""
 
 from __future__ import annotations
 
+#: Units of two or three letters.
 ABBREVIATIONS = frozenset(
     str.split(
         "lb lbs oz mi gal gals yd yds hr hrs pt pts qt qts ft in cm mm km kg ml cl dl mL cL dL sec secs min mins mph "
         "usd USD eur EUR gbp GBP rs Rs pcs pc hp rpm kWh kW Hz kHz MHz Pa kPa kJ eV deg rad am pm dB sq cu"
     )
 )
-"""Units of two or three letters."""
+#: Nouns whose letters are in alphabetical order, like those of a product.
 _SORTED = frozenset(
     str.split(
         "ant boy box cow guy lot fox cop fort knot cost film belt host mop gin hit dip dot elf elm art bin bit bow act "
@@ -19,11 +17,12 @@ _SORTED = frozenset(
         "beer ace bill"
     )
 )
-"""Nouns whose letters stand in alphabetical order, as those of a product do."""
 
 
 def can_be_noun(run: str) -> bool:
-    """Whether letters behind a number and a blank are a noun or a unit.
+    """Return whether letters after a number and a blank are a noun or a unit.
+
+    Letters that are as likely variables (``5 ab``, ``7 xy``) are never a noun.
 
     Example:
         >>> can_be_noun("eggs"), can_be_noun("lbs"), can_be_noun("xy"), can_be_noun("abc")

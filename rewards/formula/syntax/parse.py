@@ -1,7 +1,6 @@
-"""Parser of answers: lists, relations, sets, quantities, words around expressions of ``terms`` and ``commands``.
+"""Parser of answers: lists, relations, sets, and quantities.
 
-Invariant: reading is bounded by the limits and runs nothing. A text that is no well-formed answer raises
-``Malformed``; it is never read as something similar.
+Text that is no well-formed answer raises ``Malformed``; it is never parsed as something similar.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.quantities import CONDITIONS, RELATIONS, Quantities
+from turntree.rewards.formula.syntax.quantities import CONDITIONS, RELATIONS, Quantities, worded
 from turntree.rewards.formula.syntax.tokens import tokenize
-from turntree.rewards.formula.syntax.worded import worded
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
 from turntree.rewards.reading.scales import numeral
 
@@ -51,19 +49,18 @@ _HALVES = {
 }  # fmt: skip
 _AND_PART = re.compile(r"(?<![\d.,/])(\d+) and (?:a |one[ -])(half|third|quarter|fourth|fifth|sixth|eighth|tenth)\b")
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
-_LONGEST_UNIT = 2
-"""Words behind a number in words."""
+_LONGEST_UNIT = 2  #: words after a number in words
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
 @lru_cache(maxsize=256)  # a gold answer is read for every answer that it is compared with
 def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
-    """The syntax tree of an answer.
+    """Parse an answer into a syntax tree.
 
     Args:
         text: The answer, LaTeX or plain, without the box.
-        thousands: Read ``1,234`` as one number where no bracket is open.
-        letters: Read letters outside of text commands as products, functions and names, never as words or units.
+        thousands: Parse ``1,234`` as one number outside of brackets.
+        letters: Parse letters outside of text commands as products, functions and names, never as words or units.
 
     Raises:
         LimitExceeded: The answer is too large.
@@ -87,13 +84,13 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
     node = parser.sequence()
     while parser.accept(".", ",", ";", ":"):
         pass
-    if parser.place < len(parser.tokens):
+    if parser.position < len(parser.tokens):
         raise Malformed(f"unexpected {parser.next.text!r}")
     return node
 
 
 def _worded_numeral(text: str) -> Node | None:
-    """A number in words, with a noun or a unit behind it: ``five thousand dollars``."""
+    # A number in words with a noun or a unit: five thousand dollars.
     words = text.split()
     for end in range(len(words), max(len(words) - _LONGEST_UNIT, 1) - 1, -1):
         if (number := numeral(" ".join(words[:end]))) is not None:
@@ -103,12 +100,9 @@ def _worded_numeral(text: str) -> Node | None:
 
 
 class Parser(Quantities):
-    """Parses whole answers."""
-
     _congruent = False
 
     def sequence(self) -> Node:
-        """A list with commas, "and" or "or" between its items."""
         items = [self.relation()]
         word = ""
         while True:
@@ -119,7 +113,7 @@ class Parser(Quantities):
                 word = {"land": "and", "wedge": "and", "&": "and", "lor": "or", "vee": "or"}.get(
                     text, text if text in ("and", "or") else word
                 )
-            if not separated or self.place >= len(self.tokens):
+            if not separated or self.position >= len(self.tokens):
                 break
             while self.next.kind == "word" and self.next.text.lower() in CONDITIONS:
                 self.take()
@@ -129,8 +123,8 @@ class Parser(Quantities):
         return items[0] if len(items) == 1 else Group(congruent(items), word=word)
 
     def relation(self) -> Node:
-        """A chain of relations, a proportion, or an expression without one."""
         first = None if self._relation_sign() else self.set()
+        # ":=" defines a name and is no ratio; in braces ":" begins a condition.
         proportion = self.at(":") and self.ahead().text not in ("", "=") and not self.in_braces
         proportion = proportion or self._at_word("to")
         terms: list[Node | None] = [first]
@@ -157,6 +151,7 @@ class Parser(Quantities):
             terms.append(self._side())
         if (modulus := self._modulus()) is not None:
             return residue(terms, signs, modulus)
+        # In "x \equiv a mod m" the modulus belongs to the congruence, not to a.
         if signs and isinstance(last := terms[-1], Call) and last.name == "mod" and self._congruent:
             return residue([*terms[:-1], last.args[0]], signs, last.args[1])
         if not signs:
@@ -169,11 +164,11 @@ class Parser(Quantities):
         return Rel(tuple(terms), tuple(signs))
 
     def _modulus(self) -> Node | None:
-        r"""The modulus behind a congruence: ``\pmod 5``, ``(mod 5)``, ``mod 5``."""
+        # Notations: \pmod 5, (mod 5), mod 5.
         opened = self.at("(") and self.ahead().text in MODULO
         if not opened and self.next.text not in MODULO:
             return None
-        self.place += 2 if opened else 1
+        self.position += 2 if opened else 1
         modulus = self.sum() if opened else self.factor()
         if opened:
             self.expect(")")
@@ -190,7 +185,6 @@ class Parser(Quantities):
         return Ratio(tuple(items))
 
     def set(self) -> Node:
-        """Unions, intersections and differences, or an expression without one."""
         node = without_elements(self.quantity())
         while self.next.kind == "cmd" and self.next.text in _SETS:
             sign = _SETS[self.take().text]
@@ -198,7 +192,6 @@ class Parser(Quantities):
         return node
 
     def equations(self) -> Node:
-        """Lines of a system of equations, after its opening command."""
         self._join_lines()
         items = [self.relation()]
         while self.next.kind != "end":
@@ -209,22 +202,21 @@ class Parser(Quantities):
         return Group(tuple(items), word="and") if len(items) > 1 else items[0]
 
     def _join_lines(self) -> None:
-        """Drop marks of alignment, and breaks of lines before a line that goes on with a relation."""
+        # A line that begins with a relation continues the line before it.
         end = next(
-            (at for at in range(self.place, len(self.tokens)) if self.tokens[at].kind == "end"), len(self.tokens)
+            (at for at in range(self.position, len(self.tokens)) if self.tokens[at].kind == "end"), len(self.tokens)
         )
-        line = [token for token in self.tokens[self.place : end] if token.text != "&" or token.kind != "op"]
+        line = [token for token in self.tokens[self.position : end] if token.text != "&" or token.kind != "op"]
         kept = [
             token
             for at, token in enumerate(line)
             if not (token.text in ("\\", "cr") and (at + 1 == len(line) or line[at + 1].text in RELATIONS))
         ]
-        self.tokens[self.place : end] = kept
+        self.tokens[self.position : end] = kept
 
     def bracketed(self) -> Node:
-        """The contents of brackets: one expression, or a tuple, an interval, a set."""
         if self.at("{") and self.ahead().kind == "begin":
-            self.place += 2
+            self.position += 2
             lines = self.equations()
             self.accept("}")
             return lines
@@ -274,16 +266,15 @@ class Parser(Quantities):
 
 
 def residue(terms: list[Node | None], signs: list[str], modulus: Node) -> Node:
-    """The congruence of a chain of relations before a modulus."""
     value = terms[-1]
     assert value is not None
     if isinstance(value, Residue) or not set(signs) <= {"~", "="}:
-        raise Malformed("a modulus behind something that is no congruence")
+        raise Malformed("a modulus after something that is no congruence")
     return Residue(terms[0] if signs else None, value, modulus)
 
 
 def congruent(items: list[Node]) -> tuple[Node, ...]:
-    """Items of a list; a modulus behind the last is that of all before it that have none."""
+    # A modulus after the last item applies to all items before it that have none.
     last = items[-1]
     if not isinstance(last, Residue) or any(isinstance(item, Residue) for item in items[:-1]):
         return tuple(items)
@@ -296,7 +287,7 @@ def congruent(items: list[Node]) -> tuple[Node, ...]:
 
 
 def without_elements(node: Node) -> Node:
-    """``R - {2}`` as a difference of sets."""
+    # R - {2} is a difference of sets.
     match node:
         case Add((Const("R" | "Z" | "N" | "Q" | "C") as left, Mul((minus, Group(_, "{", "}", _) as right)))):
             return SetOp("minus", left, right) if minus == MINUS_ONE else node

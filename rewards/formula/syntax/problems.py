@@ -1,4 +1,4 @@
-"""Reasons why an answer has no value, as exceptions; none of these leaves the package."""
+"""Reasons why an answer has no value. These exceptions never leave the package."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ class Suspect(Exception):
     """The text asks for credit in a way that no honest answer does."""
 
     def __init__(self, flag: str) -> None:
-        """Keep the flag.
-
-        Args:
-            flag: One of the names in ``turntree.rewards.reading.flags``.
-        """
         super().__init__(flag)
         self.flag = flag
 

@@ -1,15 +1,15 @@
-"""Parser of values with their units and the words around them.
-
-Invariant: a word is never skipped: it is a part of the unit, it scales, or it ends the value.
-"""
+"""Parser of values with units and words. Every word is part of the unit, scales the value, or ends it."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from turntree.rewards.formula.syntax.commands import Commands
 from turntree.rewards.formula.syntax.factors import MODULO, negated
-from turntree.rewards.formula.syntax.nodes import MINUS_ONE, Add, Mul, Node, Num, Pow, Quantity, Rel, Words
+from turntree.rewards.formula.syntax.nodes import MINUS_ONE, Add, Call, Mul, Node, Num, Pow, Quantity, Rel, Words
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.worded import worded
+from turntree.rewards.formula.syntax.walk import free_variables
+from turntree.rewards.reading.scales import ASKING, CHANGING, OPERATIONS, SCALES, changes_unknown
 
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
@@ -24,10 +24,7 @@ CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 
 
 class Quantities(Commands):
-    """Parses values and what measures them."""
-
     def quantity(self) -> Node:
-        """A value with its unit and the words around it, or words alone."""
         before = self._words()
         if self._ends_quantity() and not (self.at("]") and not before and self.depth == 0):
             if not before:
@@ -52,7 +49,7 @@ class Quantities(Commands):
             node = self.factor()
             parts.append(worded([], node, self._unit()))
             if not isinstance(parts[-1], Quantity):
-                raise Malformed("a number behind words")
+                raise Malformed("a number after words")
         return found if len(parts) == 1 else Add(tuple(parts))
 
     def _ends_quantity(self) -> bool:
@@ -71,7 +68,7 @@ class Quantities(Commands):
 
     def _unit(self) -> list[str]:
         unit: list[str] = []
-        while self.place < len(self.tokens):
+        while self.position < len(self.tokens):
             token = self.next
             if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
                 return unit
@@ -108,7 +105,6 @@ class Quantities(Commands):
         return unit
 
     def _unit_part(self) -> list[str]:
-        """The numerator or the denominator of a unit that is written as a fraction."""
         self.expect("{")
         part = [self.take().text] if self.next.kind == "sym" and self.ahead().text == "}" else self._unit()
         self.expect("}")
@@ -132,22 +128,92 @@ class Quantities(Commands):
         return RELATIONS.get(token.text)
 
     def _at_condition(self) -> bool:
-        """Whether a condition follows: a relation in brackets, or one behind ``for``, ``where``."""
+        # A relation in brackets, or one after "for" or "where".
         if self.at("("):
-            known = self.bracketed_at.get(self.place)
+            known = self.bracketed_at.get(self.position)
             return known is not None and isinstance(known[0], Rel)
         return self._at_word(*CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
 
     def _at_verb(self) -> bool:
-        """Whether a verb states the value of a value: ``half of 14 is 7``."""
-        kinds = [token.kind for token in self.tokens[self.place + 1 : self.place + 3]]
+        # A verb gives the value of the words before it: half of 14 is 7.
+        kinds = [token.kind for token in self.tokens[self.position + 1 : self.position + 3]]
         return self._at_word("is", "equals") and (kinds[:1] == ["num"] or kinds == ["end of text", "num"])
 
     def _accept_word(self, word: str) -> bool:
         if self._at_word(word):
-            self.place += 1
+            self.position += 1
             return True
         return False
 
     def _at_word(self, *words: str) -> bool:
         return self.next.kind == "word" and self.next.text.lower() in words
+
+
+_EXPONENTS = {"square": "2", "cube": "3", "root": "1/2", "cube root": "1/3", "reciprocal": "-1"}
+_OF_UNITS = frozenset(("square", "sq", "cubic"))
+_CURRENCIES = frozenset("$\u20ac\u00a3")
+
+
+def worded(before: list[str], node: Node, after: list[str]) -> Node:
+    """Apply the words before and after a value.
+
+    Raises:
+        Malformed: A word may change the value in an unknown way.
+    """
+    if not free_variables(node):
+        node, before = _operated(before, node)
+        node, after = _scaled(node, after)
+    unit = " ".join((*before, *after)).strip()
+    return Quantity(node, unit) if unit else node
+
+
+def _operated(before: list[str], node: Node) -> tuple[Node, list[str]]:
+    signs = [word for word in before if word in _CURRENCIES]
+    words = " ".join(word for word in before if word not in _CURRENCIES).removesuffix(" the")
+    if words.split()[:1] and words.split()[0] in ASKING:
+        raise Malformed("a question")
+    while words:
+        for pattern, operation in reversed(OPERATIONS):
+            if (match := pattern.search(words)) is not None:
+                words = words[: match.start()].strip().removesuffix(" the").removesuffix("the")
+                node = _applied(operation, node)
+                break
+        else:
+            break
+    if changes_unknown(words):
+        raise Malformed(f"words that may change a value: {words!r}")
+    return node, [*words.split(), *signs]
+
+
+def _applied(operation: str, node: Node) -> Node:
+    if operation == "negated":
+        return Mul((MINUS_ONE, node)) if not isinstance(node, Num) else Num(-node.value, node.decimals)
+    if operation in _EXPONENTS:
+        return Pow(node, Num(Fraction(_EXPONENTS[operation])))
+    return Mul((Num(Fraction(operation)), node))
+
+
+def _scaled(node: Node, after: list[str]) -> tuple[Node, list[str]]:
+    rest = list(after)
+    while rest:
+        word = rest[0].lower()
+        if word in SCALES:
+            node = Mul((Num(SCALES[word]), node))
+        elif word in ("squared", "cubed"):
+            node = Pow(node, Num(Fraction(2 if word == "squared" else 3)))
+        elif word == "factorial":
+            node = Call("factorial", (node,))
+        else:
+            break
+        del rest[0]
+    lower = [word.lower() for word in rest]
+    if lower != ["times"] and not all(_belongs(lower, index) for index in range(len(lower))):
+        raise Malformed(f"words that may change a value: {' '.join(rest)!r}")
+    return node, rest
+
+
+def _belongs(words: list[str], index: int) -> bool:
+    # A power word belongs to the unit beside it; other words that change a value do not.
+    word = words[index]
+    power = (word in _OF_UNITS and index + 1 < len(words)) or (word in ("squared", "cubed") and index > 0)
+    return power or word not in CHANGING

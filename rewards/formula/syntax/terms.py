@@ -1,8 +1,3 @@
-r"""Parser of sums and products.
-
-Invariant: implicit products bind like explicit ones, and ``2\\frac12`` is a mixed number.
-"""
-
 from __future__ import annotations
 
 from fractions import Fraction
@@ -27,10 +22,7 @@ from turntree.rewards.formula.syntax.problems import Malformed
 
 
 class Terms(Factors):
-    """Parses expressions."""
-
     def sum(self) -> Node:
-        """Terms joined by signs."""
         terms: list[Node] = []
         while True:
             sign = self._signs()
@@ -56,12 +48,11 @@ class Terms(Factors):
         return sign
 
     def product(self) -> Node:
-        """Factors, with or without product signs."""
         first = self.next
         factors = [self.factor()]
         while True:
             token = self.next
-            if self.place >= len(self.tokens):
+            if self.position >= len(self.tokens):
                 return _product(factors)
             if self.accept("*", "cdot", "times", "ast", "cdotp", "bullet"):
                 factors.append(self._signed_factor())
@@ -81,12 +72,12 @@ class Terms(Factors):
                 named = factors == [Const("pi")] or (isinstance(last, Quantity) and last.unit != "%")
                 if token.kind == "num" and token.spaced and not named:
                     raise Malformed("two numbers side by side")
-                whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
-                place = self.place
+                whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.position - 1] is first
+                start = self.position
                 factor = self.factor()
                 if isinstance(factor, Rel):  # a condition in brackets
-                    self.bracketed_at[place] = (factor, self.place)
-                    self.place = place
+                    self.bracketed_at[start] = (factor, self.position)
+                    self.position = start
                     return _product(factors)
                 value = factor.value if isinstance(factor, Quantity) else factor
                 part = _fraction(value) if whole else None
@@ -104,7 +95,7 @@ class Terms(Factors):
                 return _product(factors)
 
     def _mixed(self, factors: list[Node]) -> Node:
-        """A number after a number: ``2 1/3`` is a mixed number, anything else is not a value."""
+        # 2 1/3 is a mixed number; any other two numbers in a row are not a value.
         whole, top = factors[-1], self.take()
         if len(factors) == 1 and isinstance(whole, Num) and whole.decimals < 0 and top.spaced and self.accept("/"):
             bottom = self.take()
@@ -120,9 +111,9 @@ class Terms(Factors):
         return self.factor()
 
     def _divisor(self) -> Node:
-        """What a slash divides by: letters that stand together are divided by together, as in ``t/RC``."""
+        # Letters without a blank after a slash are divided by together: t/RC.
         node = self._signed_factor()
-        while self.next.kind == "sym" and not self.next.spaced and self.tokens[self.place - 1].kind == "sym":
+        while self.next.kind == "sym" and not self.next.spaced and self.tokens[self.position - 1].kind == "sym":
             node = Mul((node, self.factor()))
         return node
 
@@ -132,7 +123,6 @@ def _product(factors: list[Node]) -> Node:
 
 
 def _fraction(node: Node) -> Fraction | None:
-    """The value of a fraction of two whole numbers; ``None`` for any other node."""
     match node:
         case Mul((Num(top, -1), Pow(Num(bottom, -1), exponent))) if exponent == MINUS_ONE and bottom:
             return top / bottom

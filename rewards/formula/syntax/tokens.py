@@ -1,7 +1,6 @@
-r"""Tokenizer of LaTeX and plain text.
+r"""Tokenizer of LaTeX and plain text, in linear time.
 
-Invariant: time is linear, every character is part of a token or refused, and hidden text (phantoms, white ink,
-zero-width characters, comments) is refused, not skipped.
+Hidden text (phantoms, white ink, zero-width characters, comments) is refused, not skipped.
 """
 
 from __future__ import annotations
@@ -18,18 +17,11 @@ from turntree.rewards.reading import flags
 
 
 class Token(NamedTuple):
-    """One token."""
-
-    kind: str
-    """``num``, ``sym`` (one letter), ``word``, ``cmd`` (without backslash), ``op``, ``begin`` or ``end``."""
-    text: str
-    """As written."""
-    spaced: bool = False
-    """Whether a blank precedes it."""
-    value: Fraction | None = None
-    """Value of a number."""
-    decimals: int = -1
-    """Digits of a number after the point."""
+    kind: str  #: ``num``, ``sym`` (one letter), ``word``, ``cmd`` (without backslash), ``op``, ``begin`` or ``end``
+    text: str  #: as written
+    spaced: bool = False  #: whether a blank precedes the token
+    value: Fraction | None = None  #: value of a number
+    decimals: int = -1  #: digits of a number after the point
 
 
 _DOT = r"\\dot\s*(?:\{(\d)\}|(\d))"
@@ -59,17 +51,17 @@ _SPACING = frozenset(
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax therefore because"
     )
 )
+#: Commands that stand for a sign, or a letter.
 _SAME = {
     "lbrace": "{", "rbrace": "}", "Vert": "|", "lVert": "|", "rVert": "|", "colon": ":", "lbrack": "[", "rbrack": "]",
     "lparen": "(", "rparen": ")", "mathord": "", "imath": "i", "jmath": "j",
 }  # fmt: skip
-"""Commands that stand for a sign, or a letter."""
+#: Names of operators in sympy's output and in other countries.
 _PRINTED = {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "tg": "tan", "ctg": "cot", "cosec": "csc", "arctg": "arctan",
     "sh": "sinh", "ch": "cosh", "th": "tanh", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
     "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh", "oo": "infty", "inf": "infty", "infinity": "infty",
 }  # fmt: skip
-"""Names of operators as sympy and other countries print them."""
 KNOWN_WORDS = frozenset(
     str.split(
         "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh coth sech csch ln log exp sqrt max min gcd lcm "
@@ -80,25 +72,25 @@ KNOWN_WORDS = frozenset(
 )
 
 
+#: A function or a letter in a run of letters.
 _INSIDE = re.compile(
     "(arc(?:sinh?|cosh?|tanh?)|a(?:sinh?|cosh?|tanh?)|(?:sin|cos|tan|cot)h?|sech|csch|sqrt|log|exp|ln)|([A-Za-z])"
 )
-"""A function or a letter in a run of letters."""
 _GREEK_WORDS = frozenset(
     str.split(
         "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi chi psi omega pi "
         "Gamma Delta Theta Lambda Sigma Phi Psi Omega"
     )
 )
-_LONGEST_PRODUCT = 5
-"""More letters in a row are a word."""
+_LONGEST_PRODUCT = 5  #: a longer run of letters is a word
 
 
 def tokenize(text: str, *, thousands: bool = True, letters: bool = False) -> list[Token]:
-    """Tokens of an answer.
+    """Split an answer into tokens.
 
     Args:
-        thousands: Read ``1,234`` as one number where no bracket is open.
+        text: The answer.
+        thousands: Read ``1,234`` as one number outside of brackets.
         letters: Read letters outside of text commands as products, functions and names: ``hr``, ``xsinx``, ``theta``.
 
     Raises:
@@ -122,7 +114,7 @@ def tokenize(text: str, *, thousands: bool = True, letters: bool = False) -> lis
 
 
 def _name_unit(tokens: list[Token]) -> None:
-    """Read a last letter as a unit if a number precedes it: ``0.64N``, ``5 m``."""
+    # A last letter after a number is a unit: 0.64N, 5 m.
     if len(tokens) > 1 and tokens[-1][:3] == ("word", "mg", False) and tokens[-2].kind != "word":
         tokens[-1:] = [Token("sym", "m"), Token("sym", "g")]  # as in a force
     if len(tokens) < 2 or tokens[-1].kind != "sym":
@@ -138,16 +130,16 @@ def _name_unit(tokens: list[Token]) -> None:
 
 
 def _name_larger_units(tokens: list[Token]) -> None:
-    """Read a letter between two numbers as a unit if the last one has a unit: ``1 h 30 min``."""
-    for place in range(1, len(tokens) - 2):
-        letter, after = tokens[place], tokens[place + 1]
-        beside = tokens[place - 1].kind == after.kind == "num" and letter.spaced and after.spaced
+    # A letter between two numbers is a unit if the last number has a unit: 1 h 30 min.
+    for index in range(1, len(tokens) - 2):
+        letter, after = tokens[index], tokens[index + 1]
+        beside = tokens[index - 1].kind == after.kind == "num" and letter.spaced and after.spaced
         if beside and letter.kind == "sym" and letter.text in "hmsgL":
-            tokens[place] = letter._replace(kind="word")
+            tokens[index] = letter._replace(kind="word")
 
 
 def _without_math_signs(text: str) -> str:
-    r"""Drop ``\( \) \[ \]`` and paired dollar signs; a single one is money."""
+    # Pairs of dollar signs delimit mathematics; a single one is money.
     for sign in ("\\(", "\\)", "\\["):
         text = text.replace(sign, " ")
     text = re.sub(r"(?<!\\)\\\](?!\s*\d)", " ", text)
@@ -211,6 +203,7 @@ def _read_number(text: str, position: int, tokens: list[Token], spaced: bool, th
         value = Fraction(scientific[1]) * Fraction(10) ** exponent
         tokens.append(Token("num", scientific[0], spaced, value, max(decimals - exponent, 0)))
         return scientific.end()
+    # After an index or exponent sign, 1,234 is a list and not one number.
     indexed = bool(tokens) and tokens[-1].text in ("_", "^")
     patterns = (_THOUSANDS, _GROUPED, _NUMBER) if thousands and not indexed else (_NUMBER,)
     match = next(filter(None, (pattern.match(text, position) for pattern in patterns)), None)
@@ -249,6 +242,7 @@ def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, t
     if match is None:
         raise Malformed("a backslash at the end")
     name = match[1] or match[2]
+    # "\\left." is an invisible bracket; its dot must not become a token.
     if name in _SPACING:
         if name in ("left", "right", "middle") and text.startswith(".", match.end()):
             return match.end() + 1
@@ -278,7 +272,7 @@ def _read_letters(text: str, position: int, tokens: list[Token], spaced: bool, i
 
 
 def _is_height_times_radius(tokens: list[Token], following: str) -> bool:
-    r"""Whether ``hr`` are variables, not hours: behind a pi, or to a power: ``2\pi hr``, ``3hr^2``."""
+    # After pi, or with a power, hr are variables and not hours: 2\pi hr, 3hr^2.
     if not tokens:
         return following == "^"
     return tokens[-1].text == "pi" or (tokens[-1].kind == "num" and following == "^")
@@ -292,6 +286,7 @@ def _read_product(text: str, position: int, tokens: list[Token], spaced: bool) -
         tokens.append(Token("cmd", _PRINTED.get(run.lower(), run), spaced))
         return match.end()
     parts = [(found[1], found[2]) for found in _INSIDE.finditer(run)]
+    # A long run of letters is a word: as a product, anagrams of it would be equal.
     if sum(bool(letter) for _, letter in parts) > _LONGEST_PRODUCT or run in ("mm", "cc"):
         raise Malformed(f"{run!r} is a word")
     for function, letter in parts:
@@ -302,7 +297,6 @@ def _read_product(text: str, position: int, tokens: list[Token], spaced: bool) -
 
 
 def _names_counted(tokens: list[Token], run: str) -> bool:
-    """Whether letters behind a number, or behind its noun, are a noun or a unit."""
     before = tokens[-1] if tokens else None
     if before is None or (before.kind == "word" and before.text.lower() in KNOWN_WORDS - ABBREVIATIONS):
         return False
@@ -312,5 +306,4 @@ def _names_counted(tokens: list[Token], run: str) -> bool:
 
 
 def _is_word(run: str) -> bool:
-    """Whether letters without a backslash are a word, not a product of variables."""
     return len(run) >= 4 and list(run) != sorted(run) and any(vowel in run.lower() for vowel in "aeiou")

@@ -1,5 +1,3 @@
-"""Traversal of syntax trees: children, free variables, a normal form of the order of factors."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +28,6 @@ from turntree.rewards.formula.syntax.nodes import (
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The direct children of a node."""
     match node:
         case Add(parts) | Mul(parts) | Ratio(parts) | Undone(_, parts) | Call(_, parts) | Group(items=parts):
             return parts
@@ -52,7 +49,6 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Every node of a tree, the root first."""
     stack = [node]
     while stack:
         here = stack.pop()
@@ -62,7 +58,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 @lru_cache(maxsize=512)
 def free_variables(node: Node) -> frozenset[str]:
-    """Names of the variables that a value depends on; indices of sums are bound."""
+    # The index of a sum is bound.
     match node:
         case Sym(name):
             return frozenset((name,))
@@ -75,24 +71,21 @@ def free_variables(node: Node) -> frozenset[str]:
 
 
 def holds(node: Node, *kinds: type[Node]) -> bool:
-    """Whether a tree contains a node of one of the kinds."""
     return any(isinstance(inner, kinds) for inner in walk(node))
 
 
 def is_undone(node: Node) -> bool:
-    """Whether an integral, a limit, a determinant or an infinite sum is left unevaluated."""
     return any(
         isinstance(inner, Undone) or (isinstance(inner, Big) and inner.high == Const("inf")) for inner in walk(node)
     )
 
 
 def is_complex(node: Node) -> bool:
-    """Whether the imaginary unit occurs."""
     return any(isinstance(inner, Const) and inner.name == "i" for inner in walk(node))
 
 
 def ordered(node: Node) -> object:
-    """A form in which sums and products that differ only in order are equal."""
+    """Return a normal form in which sums and products that differ only in order are equal."""
     match node:
         case Add(parts) | Mul(parts):
             return (type(node).__name__, tuple(sorted((ordered(part) for part in parts), key=repr)))
@@ -120,7 +113,6 @@ def ordered(node: Node) -> object:
 
 
 def _operands(node: Node, sign: str) -> Iterator[Node]:
-    """What a chain of unions, or of intersections, joins."""
     if isinstance(node, SetOp) and node.sign == sign:
         yield from _operands(node.left, sign)
         yield from _operands(node.right, sign)
@@ -129,7 +121,7 @@ def _operands(node: Node, sign: str) -> Iterator[Node]:
 
 
 def replaced(node: Node, values: Mapping[str, Node]) -> Node:
-    """A tree with its variables replaced, except those of sums, which are bound."""
+    # Variables of sums are bound, so Big stays as it is.
     match node:
         case Sym(name):
             return values.get(name, node)

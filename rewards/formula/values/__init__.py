@@ -1,4 +1,1 @@
-"""Values of syntax trees: exact, at many points, as sets, and finally by sympy.
-
-Not here: the choice of the comparison (``formula``).
-"""
+"""Values of syntax trees: exact, at many points, as sets, and by sympy."""

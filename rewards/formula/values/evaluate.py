@@ -1,7 +1,6 @@
-"""The value of an expression: exact fractions as long as possible, else high precision.
+"""The value of an expression: exact fractions as long as possible, then high precision.
 
-Invariant: every operation is bounded in size, and every visited node is counted, so an evaluation ends.
-Infinite and undefined values are distinguished from large ones.
+Every operation is bounded in size and every visited node is counted, so an evaluation ends.
 """
 
 from __future__ import annotations
@@ -53,11 +52,12 @@ class Evaluation:
     """Evaluates trees at one point in one precision."""
 
     def __init__(self, point: Mapping[str, Value] | None = None, *, sign: int = 1, real_only: bool = False) -> None:
-        """Choose the point.
+        """Set the point.
 
         Args:
+            point: Values by variable.
             sign: Meaning of a double sign, 1 or -1.
-            real_only: Whether a value that is not real counts as undefined, intermediate values included.
+            real_only: Whether complex values, including intermediate ones, count as undefined.
         """
         self.point = dict(point or {})
         self.sign = sign
@@ -65,11 +65,11 @@ class Evaluation:
         self.steps = 0
 
     def value(self, node: Node) -> Value:
-        """The value of a tree.
+        """Compute the value of a tree.
 
         Raises:
             Undefined: The tree has no value.
-            LimitExceeded: It is too large, or takes too long.
+            LimitExceeded: The value is too large, or takes too long.
             CannotEvaluate: The tree is not a number, or has an operation that is not carried out here.
         """
         self.steps += 1

@@ -12,13 +12,12 @@ from mpmath import mp
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.limits import MAX_BITS, MAX_FACTORIAL, MAX_GAMMA, MAX_POWER_BITS, LimitExceeded
 
-Value = Any
-"""A ``Fraction``, or an mpmath number of the working precision."""
+Value = Any  #: A ``Fraction``, or an mpmath number of the working precision.
 _ODD_ROOTS = (3, 5, 7, 9)
 
 
 def applied(name: str, values: list[Value]) -> Value:
-    """The value of a function that is only named: any number, the same for the same name and arguments.
+    """Return the value of a function without a definition: a hash of its name and arguments.
 
     ``C(n, k)``, ``P(n, k)`` and ``Gamma(x)`` have their usual meaning.
     """
@@ -33,12 +32,11 @@ def applied(name: str, values: list[Value]) -> Value:
 
 
 def real(value: Value) -> Value:
-    """A value as an mpmath number."""
     return mp.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """``base ** exponent``, exact where possible; real odd roots of negative numbers are real.
+    """Return ``base ** exponent``, exact where possible; odd roots of negative numbers are real.
 
     Raises:
         Undefined: 0 to a power that is not positive.
@@ -95,34 +93,18 @@ def _integer_root(number: int, degree: int) -> int:
 
 
 def finite(value: Value) -> Value:
-    """The value, refused if it is not a number.
-
-    Raises:
-        Undefined: It is not a number.
-    """
     if not isinstance(value, Fraction) and mp.isnan(value):
         raise Undefined("not a number")
     return value
 
 
 def integer(value: Value) -> int:
-    """The value as an integer.
-
-    Raises:
-        CannotEvaluate: It is not an integer.
-    """
     if not isinstance(value, Fraction) or value.denominator != 1:
         raise CannotEvaluate("expected an integer")
     return int(value)
 
 
 def factorial(value: Value) -> Value:
-    """The factorial, exact for integers up to ``MAX_FACTORIAL``.
-
-    Raises:
-        Undefined: The value is a negative integer.
-        LimitExceeded: The value is too large.
-    """
     if isinstance(value, Fraction) and value.denominator == 1:
         if value < 0:
             raise Undefined("the factorial of a negative number")
@@ -135,11 +117,6 @@ def factorial(value: Value) -> Value:
 
 
 def binomial(above: Value, below: Value) -> Value:
-    """The binomial coefficient, exact for integers.
-
-    Raises:
-        LimitExceeded: An argument is too large.
-    """
     if isinstance(above, Fraction) and isinstance(below, Fraction) and above.denominator == below.denominator == 1:
         if 0 <= below <= above <= 2 * MAX_FACTORIAL:
             return Fraction(math.comb(int(above), int(below)))
@@ -151,11 +128,7 @@ def binomial(above: Value, below: Value) -> Value:
 
 
 def logarithm(value: Value, base: Value | None) -> Value:
-    """The logarithm to a base, natural without one; exact for powers of a rational base.
-
-    Raises:
-        Undefined: The value is 0, or the base 0 or 1.
-    """
+    # Exact for powers of a rational base.
     if value == 0:
         raise Undefined("the logarithm of zero")
     if base is None:

@@ -1,45 +1,50 @@
-"""Equality of expressions by their values: exact where fractions suffice, else at many points in high precision.
+"""Equality of expressions by their values: exact with fractions, else at many points in high precision.
 
-Invariant: returns "different" only on a clear difference at a point where both sides are defined, and "equal" only
-if all of many points agree to almost all digits; otherwise ungraded.
+"Different" needs a clear difference at a point where both sides are defined. "Equal" needs many points at which
+almost all digits agree. Everything else stays open.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import permutations
 
 from mpmath import mp
 
-from turntree.rewards.formula.syntax.nodes import Call, Node, Num, Pow
+from turntree.rewards.formula.syntax.nodes import Call, Node, Num, Pow, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.walk import free_variables, is_complex, walk
+from turntree.rewards.formula.syntax.walk import free_variables, is_complex, replaced, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.limits import LimitExceeded
 
-DIGITS = 50
-"""Decimal digits of the first evaluation."""
-MORE_DIGITS = 130
-"""Decimal digits of the second evaluation, if the first is not clear."""
+DIGITS = 50  #: decimal digits of the first evaluation
+MORE_DIGITS = 130  #: decimal digits of the second evaluation, if the first is not clear
 _GUARD = 12
 _CLEAR = 1e-6
 _POINTS = 5
 _TRIES = 14
 _FLOAT_DIGITS = 14
+# Names that constants of integration may have in gold answers and in answers: x^2 + C, C_1 e^x + C_2 e^{-x}.
+_GOLD_CONSTANT = re.compile(r"C|[Cc]_\d")
+_ANSWER_CONSTANT = re.compile(r"[CcKkA]|[CcKkA]_\d")
+_VARIABLES = frozenset(("x", "y", "t", "z", "s", "u", "v", "theta", "f", "F"))
+_MOST_CONSTANTS = 3
 _STEPS = frozenset(["floor", "ceil", "mod", "gcd", "lcm", "max", "min"])
 
 
 def equal(gold: Node, answer: Node) -> bool | None:
-    """Whether two expressions are equal, over the reals wherever both are real.
+    """Return whether two expressions are equal, over the reals wherever both are real.
 
     Returns:
         ``None`` if neither could be shown.
 
     Raises:
         LimitExceeded: A value is too large or takes too long.
-        Undefined: One side has no value at all.
+        Undefined: One side has no value anywhere.
         CannotEvaluate: One side has an operation that is not carried out here.
     """
     names = sorted(free_variables(gold) | free_variables(answer))
@@ -52,10 +57,12 @@ def equal(gold: Node, answer: Node) -> bool | None:
         return False
     if not free_variables(gold) and not _varies(answer, names):
         raise Undefined("no value")
+    # Sums and factorials need integer points; complex values count only if no real points are left.
     for real_only, points in ((True, real_points(names)), (True, integer_points(names)), (False, real_points(names))):
         verdict, agreed = _at_points(gold, answer, points, real_only=real_only)
         if verdict is not True:
             return verdict
+        # Equal functions may still differ where one is undefined or steps, so special points are tried too.
         if agreed >= _POINTS:
             return all(_may_agree(gold, answer, point, real_only) for point in _special_points(names))
     return None
@@ -64,7 +71,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
 def _at_points(
     gold: Node, answer: Node, points: Iterator[dict[str, Value]], *, real_only: bool
 ) -> tuple[bool | None, int]:
-    """The first verdict other than "equal", and the number of points where both are defined and equal."""
+    # Returns the first verdict other than "equal", and the number of points where both sides agree.
     agreed = 0
     for point in points:
         try:
@@ -91,16 +98,17 @@ def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only
             difference, scale = abs(left - right), max(abs(left), abs(right))
             if difference == 0:
                 return True
+            # A relative difference from 0 is always 1, so the difference counts as absolute here.
             if left == 0 or right == 0:
                 scale = mp.mpf(1)
             close = difference <= scale * mp.mpf(10) ** (_GUARD - digits)
+            # A clear difference needs no second evaluation; a small one may come from cancellation.
             if digits == DIGITS and not close and difference > _CLEAR * scale:
                 return False
     return True if close else False if difference > scale * mp.mpf(10) ** (-digits // 2) else None
 
 
 def _may_agree(gold: Node, answer: Node, point: Mapping[str, Value], real_only: bool) -> bool:
-    """Whether no clear difference is visible at a point."""
     try:
         return _at_point(gold, answer, point, real_only=real_only) is not False
     except (Undefined, CannotEvaluate, LimitExceeded):
@@ -112,13 +120,14 @@ def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
     try:
         return evaluation.value(node)
     except Undefined:
+        # A number may pass through complex values on its way to a real one.
         if point or not real_only:
             raise
     return Evaluation(point).value(node)
 
 
 def _steps_in(node: Node, names: frozenset[str]) -> bool:
-    """Whether a value jumps with a variable, so that points do not determine it elsewhere."""
+    # A value that jumps with a variable is not determined by its values at some points.
     return bool(names) and any(
         (isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names)
         or (isinstance(inner, Pow) and free_variables(inner.exponent) & names and _is_zero(inner.base))
@@ -127,7 +136,7 @@ def _steps_in(node: Node, names: frozenset[str]) -> bool:
 
 
 def _is_zero(node: Node) -> bool:
-    """Whether an expression is 0 wherever it has a value: its powers are 0, 1 or nothing, as the exponent has it."""
+    # 0 to a power is 0, 1 or undefined, depending on the exponent.
     for point in real_points(sorted(free_variables(node))):
         try:
             with mp.workdps(DIGITS):
@@ -138,7 +147,7 @@ def _is_zero(node: Node) -> bool:
 
 
 def _varies(node: Node, names: list[str]) -> bool:
-    """Whether an expression has a value anywhere; ``x/0`` has none."""
+    # x/0 has no value anywhere.
     for point in real_points(names):
         try:
             Evaluation(point).value(node)
@@ -149,7 +158,8 @@ def _varies(node: Node, names: list[str]) -> bool:
 
 
 def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Positive points first, then points of both signs; the same for the same names."""
+    """Yield points for some names: positive ones first, then both signs. Equal names get equal points."""
+    # Seeded by the names: a verdict must not depend on the process that computes it.
     draw = random.Random(" ".join(names))
     for trial in range(_TRIES):
         yield {
@@ -161,14 +171,14 @@ def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def integer_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Small positive integers; the same for the same names."""
+    # Small positive integers; the same for the same names.
     draw = random.Random(" ".join(names))
     for _ in range(_TRIES):
         yield {name: Fraction(draw.randint(1, 9)) for name in names}
 
 
 def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Points where functions often differ: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone."""
+    # Functions often differ here: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone.
     for value in (0, 1, 2, Fraction(1, 2), 1_009, -1_009):
         yield dict.fromkeys(names, Fraction(value))
     if len(names) > 1:
@@ -178,7 +188,7 @@ def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def _same_float(gold: Node, answer: Node) -> bool:
-    """Whether one side is a repeating fraction and the other its value as a printed floating-point number."""
+    # A repeating fraction equals its value as a printed floating-point number.
     for exact, printed in ((gold, answer), (answer, gold)):
         if not (isinstance(printed, Num) and printed.decimals > 0):
             continue
@@ -192,3 +202,20 @@ def _same_float(gold: Node, answer: Node) -> bool:
         if isinstance(value, Fraction) and abs(value - printed.value) < Fraction(1, 10**printed.decimals):
             return value.denominator != 1
     return False
+
+
+def renamed(gold: Node, answer: Node) -> Iterator[Node]:
+    """Yield the answer with the gold answer's names of constants, in every order."""
+    wanted, given = _constants(gold, _GOLD_CONSTANT), _constants(answer, _ANSWER_CONSTANT)
+    if not wanted or len(wanted) != len(given) or len(wanted) > _MOST_CONSTANTS or (wanted == given and "c_1" in given):
+        return
+    for names in permutations(wanted):
+        if names != tuple(given):
+            yield replaced(answer, {old: Sym(new) for old, new in zip(given, names, strict=True)})
+
+
+def _constants(node: Node, pattern: re.Pattern[str]) -> list[str]:
+    # A function of known variables whose other names can all be constants.
+    names = free_variables(node)
+    others = sorted(names - _VARIABLES)
+    return others if names & _VARIABLES and all(map(pattern.fullmatch, others)) else []

@@ -1,8 +1,4 @@
-"""Where a quotient of polynomials in one variable is positive, negative or zero.
-
-Invariant: coefficients are exact, and each root of the numerator and the denominator is found once, whatever its
-multiplicity.
-"""
+"""The sign of a quotient of polynomials in one variable, with exact coefficients."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ from mpmath import mp
 from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Num, Pow, Sym
 from turntree.rewards.formula.values.functions import Value
 
-Coefficients = tuple[Fraction, ...]
-"""Of the powers of the variable, from 0; the last is not 0."""
+Coefficients = tuple[Fraction, ...]  #: Coefficients by power, from 0; the last is not 0.
 _MOST_DEGREE = 12
 _ONE: Coefficients = (Fraction(1),)
 
@@ -24,24 +19,20 @@ _ONE: Coefficients = (Fraction(1),)
 class Quotient(NamedTuple):
     """One polynomial over another."""
 
-    above: Coefficients
-    """The numerator, empty if it is 0."""
+    above: Coefficients  #: the numerator, empty if it is 0
     below: Coefficients
-    """The denominator."""
 
     def roots(self) -> list[Value]:
-        """Where the numerator or the denominator is 0, in order."""
         return sorted(_real_roots(_product(self.above, self.below)))
 
     def value(self, at: Value) -> Value | None:
-        """The value at a place; ``None`` where the denominator is 0."""
         below = _at(self.below, at)
         scale = sum(abs(mp.mpf(one.numerator) / one.denominator * at**power) for power, one in enumerate(self.below))
         return None if abs(below) <= scale * mp.mpf(10) ** -30 else _at(self.above, at) / below
 
 
 def quotient(node: Node, name: str) -> Quotient | None:
-    """A tree as a quotient of polynomials in a variable; ``None`` if it is none, or of too high a degree."""
+    """Return a tree as a quotient of polynomials in a variable; ``None`` for any other or a high degree."""
     match node:
         case Num(value):
             return Quotient(_trimmed((value,)), _ONE)
@@ -87,14 +78,13 @@ def _sum(left: Coefficients, right: Coefficients) -> Coefficients:
 
 def _product(left: Coefficients, right: Coefficients) -> Coefficients:
     found = [Fraction(0)] * max(len(left) + len(right) - 1, 0)
-    for place, one in enumerate(left):
-        for other_place, other in enumerate(right):
-            found[place + other_place] += one * other
+    for power, one in enumerate(left):
+        for other_power, other in enumerate(right):
+            found[power + other_power] += one * other
     return _trimmed(tuple(found))
 
 
 def _divided(left: Coefficients, right: Coefficients) -> tuple[Coefficients, Coefficients]:
-    """Quotient and rest of a division."""
     found = [Fraction(0)] * max(len(left) - len(right) + 1, 0)
     rest = left
     while len(rest) >= len(right):
@@ -105,7 +95,7 @@ def _divided(left: Coefficients, right: Coefficients) -> tuple[Coefficients, Coe
 
 
 def _real_roots(polynomial: Coefficients) -> list[Value]:
-    """Each real root once: those of the polynomial over its common divisor with its derivative."""
+    # Dividing by the common divisor with the derivative leaves each root once.
     if len(polynomial) < 2:
         return []
     divisor, rest = polynomial, _trimmed(tuple(power * one for power, one in enumerate(polynomial))[1:])

@@ -1,7 +1,7 @@
 """Sets of real numbers: intervals, unions, differences, inequalities in one variable.
 
-Invariant: a set is a sorted sequence of disjoint pieces, so two sets are equal just when their pieces are. Ends are
-compared as values in high precision. Sets with symbolic ends are not covered.
+A set is a sorted sequence of disjoint pieces, so two sets are equal exactly if their pieces are. Sets with symbolic
+ends are not covered.
 """
 
 from __future__ import annotations
@@ -41,16 +41,12 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "=": "="}
 
 
 class Piece(NamedTuple):
-    """An interval; a point where both ends are the same."""
+    """An interval, or a point if both ends are equal."""
 
-    low: Value
-    """Lower end, may be infinite."""
-    high: Value
-    """Upper end, may be infinite."""
-    has_low: bool
-    """Whether the lower end belongs to it."""
-    has_high: bool
-    """Whether the upper end belongs to it."""
+    low: Value  #: may be infinite
+    high: Value  #: may be infinite
+    has_low: bool  #: whether the lower end belongs to the piece
+    has_high: bool  #: whether the upper end belongs to the piece
 
 
 RealSet = tuple[Piece, ...]
@@ -58,7 +54,7 @@ REALS: RealSet = (Piece(-mp.inf, mp.inf, False, False),)
 
 
 def real_set(node: Node) -> RealSet | None:
-    """The set that a node describes; ``None`` if it is not a set, or has symbolic ends."""
+    """Return the set that a node describes; ``None`` for no set, or for symbolic ends."""
     with mp.workdps(DIGITS):
         try:
             return _set(node)
@@ -67,7 +63,6 @@ def real_set(node: Node) -> RealSet | None:
 
 
 def is_set_like(node: Node) -> bool:
-    """Whether a node can only mean a set of numbers."""
     match node:
         case SetOp() | Builder():
             return True
@@ -83,7 +78,6 @@ def is_set_like(node: Node) -> bool:
 
 
 def same_set(left: RealSet, right: RealSet) -> bool:
-    """Whether two sets are equal."""
     return len(left) == len(right) and all(
         one.has_low == other.has_low
         and one.has_high == other.has_high
@@ -130,6 +124,7 @@ def _set(node: Node) -> RealSet | None:
             if any(one is None for one in sets):
                 return None
             known = [one for one in sets if one is not None]
+            # "x > 2, x < 1" has an empty intersection, so the list means a union.
             both = known[0]
             for one in known[1:]:
                 both = _intersection(both, one)
@@ -143,7 +138,7 @@ def _set(node: Node) -> RealSet | None:
 
 
 def _integers(pieces: RealSet, domain: str) -> RealSet | None:
-    """The integers of a bounded set; ``None`` where it depends on whether 0 is a natural number."""
+    # None if the set depends on whether 0 is a natural number, which differs by country.
     found: list[Piece] = []
     for piece in pieces:
         if mp.isinf(piece.low) or mp.isinf(piece.high) or piece.high - piece.low > MAX_ELEMENTS:
@@ -176,8 +171,8 @@ def _relation(node: Rel) -> RealSet | None:
         return None
     (name,) = names
     found: RealSet = REALS
-    for place, sign in enumerate(node.signs):
-        left, right = node.terms[place], node.terms[place + 1]
+    for index, sign in enumerate(node.signs):
+        left, right = node.terms[index], node.terms[index + 1]
         solved = None if left is None or right is None else _compared(left, sign, right, name)
         if solved is None:
             return None
@@ -186,7 +181,6 @@ def _relation(node: Rel) -> RealSet | None:
 
 
 def _compared(left: Node, sign: str, right: Node, name: str) -> RealSet | None:
-    """The solutions of a relation in one variable."""
     if not free_variables(left):
         left, right, sign = right, left, _TURNED[sign]
     if not free_variables(left):
@@ -199,8 +193,9 @@ def _compared(left: Node, sign: str, right: Node, name: str) -> RealSet | None:
 
 
 def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
-    """The solutions of a relation between a subject, linear, its absolute value or its square, and a bound."""
+    # The subject is linear, an absolute value or a square.
     if isinstance(subject, Pow) and subject.exponent == Num(Fraction(2)):
+        # A square is never negative.
         if bound < 0:
             return REALS if sign in (">", ">=", "!=") else ()
         return _solved(Call("abs", (subject.base,)), sign, mp.sqrt(bound))
@@ -219,9 +214,8 @@ def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
 
 
 def _linear(subject: Node, name: str, sign: str, bound: Value) -> RealSet | None:
-    """The solutions of a relation between a multiple or a shift of a variable, and a bound."""
     try:
-        points = ({name: Fraction(place)} for place in (0, 1, 2, 5))
+        points = ({name: Fraction(x)} for x in (0, 1, 2, 5))
         at = [real(Evaluation(point, real_only=True).value(subject)) for point in points]
     except (CannotEvaluate, Undefined):
         return None
@@ -234,7 +228,6 @@ def _linear(subject: Node, name: str, sign: str, bound: Value) -> RealSet | None
 
 
 def _signed(ratio: Quotient, sign: str) -> RealSet:
-    """Where a quotient of polynomials is positive, negative or zero, as a sign says."""
     roots = ratio.roots()
     holds_at = {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (1, 0), "=": (0,), "!=": (-1, 1)}[sign]
     found = []
@@ -251,7 +244,6 @@ def _signed(ratio: Quotient, sign: str) -> RealSet:
 
 
 def _argument(subject: Node) -> Node | None:
-    """The argument of a logarithm, an exponential or a square root; ``None`` for anything else."""
     match subject:
         case Call("ln" | "log", (inner, *base)) if not any(map(free_variables, base)):
             return inner
@@ -263,7 +255,7 @@ def _argument(subject: Node) -> Node | None:
 
 
 def _undone(subject: Node, inner: Node, sign: str, bound: Value) -> RealSet | None:
-    """The solutions of a relation between a monotone function of something, and a bound."""
+    # A monotone function is inverted: the relation holds for its argument and the bound's preimage.
     if isinstance(subject, Call):
         base = _ends(subject.args[1])[0] if len(subject.args) > 1 else mp.e
         domain = _solved(inner, ">", mp.mpf(0))

@@ -1,6 +1,6 @@
-"""Comparison by sympy, the last resort, on trees that this package built itself.
+"""Comparison by sympy, the last resort, on trees that this package built.
 
-Invariant: sympy is given objects, never text; nothing here parses. Runs in a worker only, whose deadline ends it.
+sympy gets objects and never text, because its parser runs code. A worker's deadline ends endless simplifications.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ _NAMES = {
 
 
 def equal_by_sympy(gold: Node, answer: Node) -> bool | None:
-    """Whether sympy shows two expressions to be equal.
-
-    Returns:
-        ``True`` if their difference simplifies to zero, or if they differ only in order; else ``None``.
-    """
+    """Return ``True`` if the difference simplifies to 0, or only the order differs; else ``None``."""
     if ordered(gold) == ordered(answer):
         return True
     import sympy
@@ -42,7 +38,7 @@ def equal_by_sympy(gold: Node, answer: Node) -> bool | None:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """sympy's power; an exact number of more than ``MAX_BITS`` bits, which it would write out at length, is refused."""
+    # sympy writes exact powers out at length, so the size is bounded here.
     import sympy
 
     exact = base.is_Rational and exponent.is_Rational

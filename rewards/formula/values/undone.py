@@ -1,7 +1,6 @@
-r"""Operations left undone, estimated: integrals, derivatives, limits, infinite sums, determinants.
+r"""Estimates of operations left undone: integrals, derivatives, limits, infinite sums, determinants.
 
-Invariant: an estimate only ever contradicts a value, by far more than its own error; where none can be made, nothing
-is said.
+An estimate only ever contradicts a value, and only by far more than its own error.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.limits import LimitExceeded
 
 _DIGITS = 30
-_CLEAR = mp.mpf("1e-4")
-"""Relative difference above which an estimate contradicts a value."""
-_SETTLED = mp.mpf("1e-7")
-"""Relative difference of two estimates below which their limit is known."""
+_CLEAR = mp.mpf("1e-4")  #: relative difference above which an estimate contradicts a value
+_SETTLED = mp.mpf("1e-7")  #: relative difference of two estimates below which their limit is known
 _FAR = (10**7, 10**9)
 _NEAR_DIGITS = 300  # near a limit differences cancel: those of 33rd powers of the nearer place are left
 _TERMS = (200, 400)
@@ -33,16 +30,13 @@ _ONE = Num(Fraction(1))
 
 
 def contradicts(undone: Node, value: Node) -> bool:
-    r"""Whether a side that leaves something undone clearly has another value: ``\int_0^1 x\,dx`` and 1/3.
-
-    Args:
-        value: Another one, which leaves nothing undone.
-    """
+    r"""Return whether a side left undone clearly has another value: ``\int_0^1 x\,dx`` and 1/3."""
     names = sorted(free_variables(undone) | free_variables(value))
-    point: dict[str, Value] = {name: Fraction(17 + 3 * place, 13) for place, name in enumerate(names)}
+    point: dict[str, Value] = {name: Fraction(17 + 3 * index, 13) for index, name in enumerate(names)}
     with mp.workdps(_DIGITS):
         try:
             match undone:
+                # An indefinite integral is checked by the derivative of the answer.
                 case Undone("int", (body,)):
                     integrand, name = _integrand(body)
                     ours = mp.diff(_function(value, name, point), real(point.get(name, Fraction(1))))
@@ -56,8 +50,6 @@ def contradicts(undone: Node, value: Node) -> bool:
 
 
 class _Estimation(Evaluation):
-    """Evaluates trees, and estimates what they leave undone."""
-
     def value(self, node: Node) -> Value:
         match node:
             case Undone("int", (low, high, body)):
@@ -91,18 +83,19 @@ class _Estimation(Evaluation):
     def _limit(self, function: Callable[[Value], Value], target: Node) -> Value:
         with mp.workdps(_NEAR_DIGITS):
             at = real(self.value(target))
+            # Two points near the limit must agree, else the limit is not known.
             near = [mp.sign(at) * step if mp.isinf(at) else at + mp.mpf(1) / step for step in _FAR]
-            values = [function(place) for place in near]
+            values = [function(x) for x in near]
         return _settled(*values, seen=any(values))
 
 
 def _twice_integrated(function: Callable[[Value], Value], one: list[Value], other: list[Value]) -> Value:
-    """An integral by two partitions, as nodes of one may all lie beside a peak."""
+    # All nodes of one partition may lie beside a peak, so a second partition must agree.
     seen = mp.mpf(0)
 
-    def watched(place: Value) -> Value:
+    def watched(x: Value) -> Value:
         nonlocal seen
-        value = function(place)
+        value = function(x)
         seen = max(seen, abs(value))
         return value
 
@@ -118,6 +111,7 @@ def _divided(low: Value, high: Value) -> list[Value]:
 
 
 def _quadrature(function: Callable[[Value], Value], ends: list[Value]) -> Value:
+    # Fifteen digits suffice to contradict a value, and keep the quadrature fast.
     with mp.workdps(15):
         estimate, error = mp.quad(function, ends, error=True, maxdegree=5)
     if error > _SETTLED * (1 + abs(estimate)):
@@ -126,18 +120,16 @@ def _quadrature(function: Callable[[Value], Value], ends: list[Value]) -> Value:
 
 
 def _settled(one: Value, other: Value, *, seen: Value) -> Value:
-    """The second of two estimates, if they differ little beside it and the size ``seen``, and not both are 0."""
     if abs(real(one) - real(other)) >= _SETTLED * (seen + abs(real(other))):
         raise CannotEvaluate("a limit that is not known well")
     return other
 
 
 def _function(body: Node, name: str, point: dict[str, Value]) -> Callable[[Value], Value]:
-    return lambda place: real(Evaluation({**point, name: place}).value(body))
+    return lambda x: real(Evaluation({**point, name: x}).value(body))
 
 
 def _integrand(body: Node) -> tuple[Node, str]:
-    """What is integrated, and over which variable."""
     found: list[str] = []
     integrand = _without_differential(body, found)
     if len(found) != 1:

@@ -19,7 +19,7 @@ from turntree.agents.loop.env_settings import opened
 from turntree.agents.loop.participants import EngineParticipant, Said
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
-from turntree.agents.verl.config.env_keys import check_env
+from turntree.agents.verl.config.checks import check_env
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.dataset import make_env
 from turntree.envs import Message, Role, Task, ToolCall

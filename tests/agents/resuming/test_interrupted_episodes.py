@@ -1,5 +1,3 @@
-"""Episodes that updates overtake: those of a run that had the new weights from the start, token for token."""
-
 import asyncio
 from functools import partial
 from typing import Any
@@ -20,8 +18,7 @@ TURNS, TOKENS = 3, 6
 
 
 class Counting(Env):
-    """Answers with the sum of all letters that it has heard; the steps of an object are counted."""
-
+    # Replies with the sum of all letters so far, and counts its steps.
     forkable = True
     static_attributes = Env.static_attributes | {"steps"}
 
@@ -44,12 +41,12 @@ class Counting(Env):
 
 
 class Outside(Counting):
-    """Not forkable: that is never inherited."""
+    """Not forkable: a class must say so itself."""
 
 
 @pytest.fixture(scope="module")
 def model(chatml: Any, request: pytest.FixtureRequest) -> Any:
-    """A policy with the tokens of the tokenizer, for all engines of this file."""
+    # A policy with the tokenizer's tokens, for all engines of this file.
     import cores
     import interrupting
 
@@ -70,7 +67,7 @@ def _copy(model: Any, size: int) -> Any:
 
 
 async def play(engine: InterruptedEngine, chatml: Any, *, after: int = 0) -> tuple[Episode, InterruptedEpisode]:
-    """One episode; ``after`` more updates come when it has ended, and it is played again for each."""
+    # One episode, played again for each of ``after`` updates that come when it has ended.
     newest, env = Newest(), RecordedEnv(Counting())
     roll = partial(_roll, renderer=Renderer(chatml))
     one = InterruptedEpisode(engine, env, roll, newest, wait=engine.update)
@@ -104,7 +101,7 @@ def test_an_episode_interrupted_at_any_moment_is_that_of_the_new_weights_alone(c
             assert told(found) == told(alone), moment
             assert {turn.completion.weights_version for turn in found.turns} == {1}
             assert one.counts.reverified_turns
-            kills = len(one._asked) + 1  # the request that judges one of its turns
+            kills = len(one._asked) + 1  # the request that re-verifies one of its turns
             found, one = await play(InterruptedEngine([moment], by=by, deaths={kills}), chatml)
             assert told(found) == told(alone), "nothing is lost with the engine"
             assert one.counts.lost_turns == 1
@@ -131,9 +128,8 @@ def test_kept_turns_cost_no_step_of_the_environment(chatml: Any, model: Any) -> 
     asyncio.run(run())
 
 
-def test_an_episode_whose_end_is_not_judged_is_another_one(chatml: Any, model: Any) -> None:
-    """Control: it keeps the turns of the weights that it ended with."""
-
+def test_an_episode_that_is_not_reverified_at_its_end_is_another_one(chatml: Any, model: Any) -> None:
+    # Control: it keeps the turns of the weights with which it ended.
     async def run() -> None:
         stale, _ = await play(InterruptedEngine(), chatml)
         alone, _ = await play(InterruptedEngine(version=1), chatml)

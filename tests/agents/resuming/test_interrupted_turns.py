@@ -1,5 +1,3 @@
-"""Interrupted turns: those of a run that had the new weights from the start, token for token in float64."""
-
 import asyncio
 from dataclasses import replace
 
@@ -8,9 +6,8 @@ from interrupting import InterruptedEngine
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.errors import EngineLost
-from turntree.agents.resuming.interrupted_turns import InterruptedTurns, joined, longer, versions_of
+from turntree.agents.resuming.interrupted_turns import InterruptedTurns, ResumeCounts, joined, longer, versions_of
 from turntree.agents.resuming.resume_config import OnResume, ResumeConfig
-from turntree.agents.resuming.resume_counts import ResumeCounts
 
 PROMPT = (3, 1, 4, 1, 5)
 SAMPLING = Sampling(temperature=0.9, top_p=0.95, max_tokens=16, stop_token_ids=(31,))
@@ -30,7 +27,6 @@ def turns_of(engine: InterruptedEngine, how: OnResume, **others) -> tuple[list[C
 
 @pytest.fixture(scope="module")
 def anew() -> list[Completion]:
-    """The turns of the new weights alone."""
     return turns_of(InterruptedEngine(version=1), OnResume.TURN)[0]
 
 
@@ -46,7 +42,7 @@ def test_an_interrupted_turn_is_the_one_that_the_new_weights_alone_sample(moment
     assert counts.offered == moment == counts.kept + counts.dropped
 
 
-def test_one_interrupted_while_it_is_judged_keeps_its_draft(anew: list[Completion]) -> None:
+def test_a_turn_interrupted_during_its_reverification_keeps_its_draft(anew: list[Completion]) -> None:
     engine = InterruptedEngine([6, 8])
     turns, counts = turns_of(engine, OnResume.TURN)
     again = turns_of(InterruptedEngine(version=2), OnResume.TURN)[0]
@@ -57,7 +53,7 @@ def test_one_interrupted_while_it_is_judged_keeps_its_draft(anew: list[Completio
 
 @pytest.mark.parametrize("how", [OnResume.TURN, OnResume.KEEP])
 def test_a_resumed_turn_outlives_its_engine(how: OnResume) -> None:
-    """Request 2 resumes the turn that the update ended."""
+    # Request 2 resumes the turn that the update ended.
     whole, counts = turns_of(InterruptedEngine([5]), how)
     turns, lost = turns_of(InterruptedEngine([5], deaths={2}), how)
     assert [t.token_ids for t in turns] == [t.token_ids for t in whole]
@@ -66,13 +62,13 @@ def test_a_resumed_turn_outlives_its_engine(how: OnResume) -> None:
 
 
 def test_a_turn_that_kills_every_engine_is_given_up() -> None:
-    """Control."""
+    # Control.
     with pytest.raises(EngineLost):
         turns_of(InterruptedEngine([5], deaths={2, 3}), OnResume.TURN)
 
 
 def test_tokens_kept_without_a_look_are_another_turn(anew: list[Completion]) -> None:
-    """Control, and verl's way: the row has the versions of its tokens."""
+    # Control, and verl's behaviour: each token keeps its version.
     turns, counts = turns_of(InterruptedEngine([4]), OnResume.KEEP)
     assert turns[0].token_ids != anew[0].token_ids
     assert turns[0].versions == (0,) * 4 + (1,) * (len(turns[0].token_ids) - 4)
@@ -81,7 +77,7 @@ def test_tokens_kept_without_a_look_are_another_turn(anew: list[Completion]) -> 
 
 
 def test_noise_that_was_trained_on_is_not_called_exact() -> None:
-    """Control: the same seeds, of which one was trained on."""
+    # Control: the same seeds, one of which was trained on.
     turns, _ = turns_of(InterruptedEngine([5]), OnResume.TURN, trained={0})
     assert set(turns[0].levels) == {"C"}
 

@@ -25,8 +25,8 @@ def rollout_config(tmp_path: Path) -> Any:
 def row() -> dict[str, Any]:
     kwargs = '{"tool_format": "compact", "system_prompt": "", "describes_tools": true}'
     env = {"env_id": "turntree/Arithmetic-v0", "env_kwargs": kwargs}
-    place = {"index": 3, "global_steps": 5, "uid": "abc"}
-    return {**place, **env, "extra_info": {"index": 3, "split": "train"}}
+    keys = {"index": 3, "global_steps": 5, "uid": "abc"}
+    return {**keys, **env, "extra_info": {"index": 3, "split": "train"}}
 
 
 @pytest.fixture

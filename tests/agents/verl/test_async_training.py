@@ -1,15 +1,11 @@
-"""Real trainings by verl's asynchronous trainer: every row of every batch is of the policy that learns from it."""
-
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from engine_training import VERSIONS, policy_for, train_engine
-from real_training import PROMPTS, SAMPLES, Training, kill_trainer, read_lines, run_training
-from safetensors.torch import load_file
+from real_training import PROMPTS, SAMPLES, Training, difference, kill_trainer, policy_of, run_training
 from warm_driver import SOCKET
 
 from turntree.agents.episodes.record import read_records
@@ -21,8 +17,7 @@ STALE = "training/off_policy/trajectory_staleness_worst/max"
 STEPS = 4
 
 
-SAVED_AT, KILLED_AFTER = 2, 3
-"""Steps after which there is a checkpoint, and after which the trainer is killed."""
+SAVED_AT, KILLED_AFTER = 2, 3  #: steps of the checkpoint and of the kill
 WRITTEN = (
     "trainer.v1.sampler.custom_sampler.path=pkg://looking_sampler",
     "trainer.v1.sampler.custom_sampler.name=LookingAgain",
@@ -64,14 +59,16 @@ def test_every_row_of_every_batch_is_of_the_policy_that_learns_from_it(episode: 
     assert any(metrics["turntree/level_b"] > 0 for metrics in later)
 
 
-def test_what_was_judged_is_believed_by_the_weights_that_judged_it(episode: Training, tiny_model: Path) -> None:
+def test_reverified_turns_have_the_log_probabilities_of_the_weights_that_reverified_them(
+    episode: Training, tiny_model: Path
+) -> None:
     assert max(mistrust(episode, tiny_model, 0)) < 1e-4
     assert max(mistrust(episode, tiny_model, -1)) > 1e-3, "the control: the weights of another step"
 
 
 @pytest.mark.release  # test_async_sampler.py has a control without a training
 def test_turns_of_earlier_policies_keep_their_version(tiny_model: Path, tmp_path: Path) -> None:
-    """Control: only interrupted turns are verified again, so what had ended under earlier weights is trained on as it is."""
+    # Control: only interrupted turns are re-verified, so turns that ended under earlier weights keep their version.
     turn = trained(tiny_model, tmp_path, "turntree.asynchronous.on_resume=turn")
     assert turn.status == 0, turn.log[-3000:]
     assert max(report.metrics[STALE] for report in turn.reports) > 0
@@ -79,8 +76,7 @@ def test_turns_of_earlier_policies_keep_their_version(tiny_model: Path, tmp_path
 
 @pytest.fixture(scope="module")
 def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """``kill -9`` of the trainer in the step after the one behind its checkpoint, with episodes of two steps begun."""
-
+    # ``kill -9`` of the trainer one step after the checkpoint's next step, with episodes of two steps in progress.
     def kill(report: StepReport) -> None:
         if report.step == KILLED_AFTER:
             kill_trainer()
@@ -90,20 +86,19 @@ def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Traini
 
 @pytest.fixture(scope="module")
 def resumed(killed: Training, tiny_model: Path) -> Training:
-    """The same command again."""
     assert killed.status != 0
     assert killed.steps == [*range(1, KILLED_AFTER + 1)]
     return trained(tiny_model, killed.folder.root.parent, *SAVING)
 
 
 def kept_rows(run: Training) -> list[dict[str, Any]]:
-    """What each update of the final policy was trained on: of a step that was made again the rows of the last time."""
+    # The rows that the final policy was trained on: of a repeated step, those of the last run.
     by_step = {batch[0]["step"]: batch for batch in run.batches}
     return [row for step in sorted(by_step) for row in by_step[step]]
 
 
 def require_each_row_once(rows: list[dict[str, Any]]) -> None:
-    """Of each task that was begun all samples are trained on once, in order, by the weights that played them."""
+    # All samples of each started task are trained on once, in order, by the weights that played them.
     trained_on = [(row["index"], row["session"]) for row in rows]
     assert len(trained_on) == len(set(trained_on)) == STEPS * PROMPTS * SAMPLES
     assert {session for _, session in trained_on} == {*range(SAMPLES)}
@@ -117,7 +112,7 @@ def require_each_row_once(rows: list[dict[str, Any]]) -> None:
 
 
 def require_none_reverified_later(run: Training, rows: list[dict[str, Any]]) -> None:
-    """What was trained on is of no concern to later weights: nothing of it comes back."""
+    # Rows that were trained on are not re-verified by later weights.
     last = {row["index"]: row["reverified"] for row in rows}
     for step in range(1, STEPS + 1):
         for record in read_records(run.folder.episodes(step)):
@@ -137,14 +132,14 @@ def test_a_training_that_was_killed_learns_from_each_row_once(resumed: Training,
 
 @pytest.mark.release
 def test_rows_that_come_twice_are_noticed(resumed: Training) -> None:
-    """Control: with those of the step that was lost."""
+    # Control: with the rows of the lost step.
     with pytest.raises(AssertionError):
         require_each_row_once([row for batch in resumed.batches for row in batch])
 
 
 @pytest.mark.release
 def test_what_was_begun_before_the_kill_is_played_with_other_noise(resumed: Training) -> None:
-    """The first two steps' seeds are those that the checkpoint's policy has learnt from."""
+    # The checkpoint's policy has learnt from the seeds of the first two steps.
     learnt = {seed for step in range(1, SAVED_AT + 1) for seed in seeds(resumed, step)}
     assert learnt
     for step in range(SAVED_AT + 1, STEPS + 1):
@@ -156,10 +151,10 @@ def seeds(run: Training, step: int) -> set[int]:
 
 
 @pytest.mark.release
-def test_an_engine_that_is_killed_while_it_judges_a_turn_loses_nothing(tiny_model: Path, tmp_path: Path) -> None:
-    run = trained(*(tiny_model, tmp_path, *WRITTEN, f"turntree.env_kwargs.folder={tmp_path}"), env="Overtaken")
+def test_an_engine_that_is_killed_while_it_reverifies_a_turn_loses_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    run = trained(*(tiny_model, tmp_path, *WRITTEN, f"turntree.env_kwargs.folder={tmp_path}"), env="Interrupted")
     assert run.status == 0, run.log[-3000:]
-    assert (tmp_path / "judging").exists()
+    assert (tmp_path / "reverifying").exists()
     assert run.steps == [*range(1, STEPS + 1)]
     require_each_row_once(kept_rows(run))
     require_none_reverified_later(run, kept_rows(run))
@@ -171,10 +166,7 @@ def test_an_engine_that_is_killed_while_it_judges_a_turn_loses_nothing(tiny_mode
 
 
 def mistrust(run: Training, model: Path, shift: int) -> list[float]:
-    """Between recorded log-probabilities and those of the weights of that version, ``shift`` steps on: the largest
-    difference of each turn that was sampled by a version which has one."""
-    from transformers import AutoModelForCausalLM
-
+    # Per turn, the largest difference between the recorded log-probabilities and those of ``shift`` versions later.
     found, policies = [], {}
     for step in range(1, STEPS + 1):
         if step == STEPS and not run.folder.episodes(step).exists():
@@ -185,26 +177,16 @@ def mistrust(run: Training, model: Path, shift: int) -> list[float]:
                 if version + 1 not in range(1, STEPS + 1):
                     continue
                 if version not in policies:
-                    policies[version] = AutoModelForCausalLM.from_pretrained(model)
-                    policies[version].load_state_dict(load_file(run.folder.weights(version + 1)), strict=False)
-                    policies[version].tie_weights()
-                found.append(_difference(policies[version], turn))
+                    policies[version] = policy_of(model, run.folder.weights(version + 1))
+                found.append(difference(policies[version], turn))
     return found
-
-
-def _difference(policy: Any, turn: Any) -> float:
-    said = torch.tensor(turn.completion.token_ids)
-    with torch.no_grad():
-        logits = policy(torch.tensor([[*turn.prompt_ids, *said]])).logits
-    law = logits.log_softmax(-1)[0, len(turn.prompt_ids) - 1 : -1]
-    return float((law.gather(1, said[:, None])[:, 0] - torch.tensor(turn.completion.logprobs)).abs().max())
 
 
 @pytest.mark.release
 def test_rollouts_on_devices_of_their_own_are_of_the_policy_that_learns_from_them(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    """Two pretended devices: episodes go on while the policy is updated on the other."""
+    # On two pretended devices episodes continue during the update.
     run = trained(tiny_model, tmp_path, mode="separate_async")
     assert run.status == 0, run.log[-3000:]
     assert run.steps == [*range(1, STEPS + 1)]
@@ -218,11 +200,11 @@ def test_rollouts_on_devices_of_their_own_are_of_the_policy_that_learns_from_the
 def external(
     engine: str, chatml: Any, root: Path, factory: pytest.TempPathFactory, *overrides: str, env: str = "Forking"
 ) -> tuple[Training, list[dict[str, float]]]:
-    """A training by one of verl's own servers, and its metrics by step."""
+    # A training by one of verl's own servers, and its metrics by step.
     run = train_engine(
         *(root, policy_for(engine, chatml, factory), engine, "tree", "turntree.env_kwargs.limits.max_turn_tokens=160"),
         "data.max_response_length=512",
-        # A step's own episodes were begun two steps before: what ended of later ones is verified again once, in its own step.
+        # Episodes start two steps early; those that end before their own step are re-verified once, in that step.
         *(f"trainer.v1.{mode}.num_warmup_batches=2" for mode in ("colocate_async", "separate_async")),
         *("actor_rollout_ref.rollout.max_num_seqs=2", "actor_rollout_ref.actor.optim.lr=0.00003"),
         *("actor_rollout_ref.rollout.temperature=1.0", *overrides),
@@ -231,7 +213,7 @@ def external(
     )
     assert run.status == 0, run.log[-3000:]
     assert run.steps == [*range(1, STEPS + 1)]
-    return run, [row["data"] for row in read_lines(run.folder.metrics)]
+    return run, run.metrics
 
 
 EXTERNAL = [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in VERSIONS]
@@ -240,10 +222,9 @@ EXTERNAL = [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine 
 @pytest.mark.release
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
 @pytest.mark.parametrize("engine", EXTERNAL)
-def test_turns_of_verls_servers_are_judged_by_the_policy_that_learns_from_them(
+def test_turns_of_verls_servers_are_reverified_by_the_policy_that_learns_from_them(
     engine: str, mode: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The trainer computes all log-probabilities again, with its own weights."""
     # Without order there are always turns that an update interrupts.
     order = f"turntree.asynchronous.in_order={str(mode == 'colocate_async').lower()}"
     _, rows = external(engine, chatml, tmp_path, tmp_path_factory, f"mode={mode}", order)
@@ -259,10 +240,10 @@ def test_turns_of_verls_servers_are_judged_by_the_policy_that_learns_from_them(
 
 @pytest.mark.release
 @pytest.mark.parametrize("engine", EXTERNAL)
-def test_turns_of_verls_servers_that_nobody_judges_are_told_apart(
+def test_turns_of_verls_servers_that_are_not_reverified_are_told_apart(
     engine: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Control of the test above: what had ended under earlier weights is trained on as it is."""
+    # Control: turns that ended under earlier weights are trained on without re-verification.
     mode = ("mode=colocate_async", "turntree.asynchronous.on_resume=turn")
     _, rows = external(engine, chatml, tmp_path, tmp_path_factory, *mode)
     assert max(row[STALE] for row in rows) > 0
@@ -271,14 +252,14 @@ def test_turns_of_verls_servers_that_nobody_judges_are_told_apart(
 
 @pytest.mark.release
 @pytest.mark.parametrize("engine", EXTERNAL)
-def test_a_server_that_is_killed_while_it_judges_a_turn_loses_nothing(
+def test_a_server_that_is_killed_while_it_reverifies_a_turn_loses_nothing(
     engine: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SOCKET, raising=False)  # vLLM's engine is a child of its server and dies with it
     server = {"vllm": "DraftingVllmServer", "sglang": "DraftingSglangServer"}[engine]
     killing = (f"turntree.env_kwargs.folder={tmp_path}", f"turntree.env_kwargs.server={server}")
-    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, "mode=colocate_async", *killing, env="Overtaken")
-    assert (tmp_path / "judging").exists()
+    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, "mode=colocate_async", *killing, env="Interrupted")
+    assert (tmp_path / "reverifying").exists()
     assert sum(row["async/lost_turns"] for row in rows) >= 1
     for row in rows:
         assert row[STALE] == 0

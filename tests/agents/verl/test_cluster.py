@@ -1,5 +1,3 @@
-"""A training that joins a Ray that runs already, started by somebody else in another folder."""
-
 import os
 import shutil
 import signal
@@ -13,36 +11,23 @@ from pathlib import Path
 import pytest
 from machine_speed import eventually, patience
 from real_training import read_lines, run_training
+from tables import table
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
-
-LOST = """
-from collections.abc import Sequence
-
-from turntree.envs import Env, Message, Reply, Task
-
-
-class Lost(Env):
-    def task(self, index: int) -> Task:
-        return Task(id=f"lost/{index}", prompt=f"say {index}")
-
-    def reply(self, message: Message) -> Reply:
-        raise OSError("the disk of this environment is full")
-"""
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """Address of a Ray whose processes know nothing of the tests."""
+    # A Ray whose processes know nothing of the tests.
     pytest.importorskip("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     folder = tempfile.mkdtemp(prefix="tt-", dir="/tmp")  # paths of sockets are short
     dropped = ("TURNTREE_", "VERL_", "PYTHONPATH")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=8", "--num-gpus=1"]
-    words += [f"--port={place.partition(':')[2]}", f"--temp-dir={folder}"]
+    words += [f"--port={address.partition(':')[2]}", f"--temp-dir={folder}"]
     words += ["--include-dashboard=false", "--object-store-memory=100000000", "--disable-usage-stats"]
     options = {"RAY_enable_worker_prestart": "0", "RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled"}
     with Path(folder, "log").open("wb") as log:
@@ -51,7 +36,7 @@ def address() -> Iterator[str]:
         )
     try:
         eventually(lambda: "Ray runtime started" in Path(folder, "log").read_text(), 60)
-        yield place
+        yield address
     finally:
         os.killpg(ray.pid, signal.SIGTERM)
         try:
@@ -62,14 +47,10 @@ def address() -> Iterator[str]:
 
 
 def test_a_cluster_that_runs_trains_an_environment_of_the_callers_and_tells_that_its_episodes_are_lost(
-    address: str,
-    tiny_model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    address: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "environments").mkdir()
-    (tmp_path / "environments" / "lost_env.py").write_text(LOST)
+    (tmp_path / "environments" / "lost_env.py").write_text(table(__file__, "loses_its_disk"))
     monkeypatch.syspath_prepend(tmp_path / "environments")
     monkeypatch.setenv("RAY_ADDRESS", address)  # this machine may have others
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # and a token for them

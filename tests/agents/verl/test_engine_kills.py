@@ -1,5 +1,3 @@
-"""Real trainings with verl's own server of vLLM, of which a process is killed while episodes are played."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_training import TEMPERATURE, played, policy_for, stored, train_engine
-from real_training import PROMPTS, SAMPLES, Training, read_lines
+from real_training import PROMPTS, SAMPLES, Training
 from warm_driver import SOCKET
 
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
@@ -18,13 +16,12 @@ from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, sta
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.release]
 
 STEPS = 4
-NEAR_TIES = 1
-"""Episodes of a step that may differ, of 16: runs add in another order, in float32."""
+NEAR_TIES = 1  #: episodes of a step that may differ, of 16: float32 sums in another order
 
 
 @pytest.fixture(scope="module", autouse=True)
 def engines_of_their_own() -> Iterator[None]:
-    """vLLM's process is a child of its server, where the tests look for it; not a fork of another one."""
+    # vLLM's process must be a child of its server, where the tests look for it, not a fork.
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(SOCKET, raising=False)
         yield
@@ -33,7 +30,7 @@ def engines_of_their_own() -> Iterator[None]:
 def run(root: Path, policy: Path, victims: dict[str, int], *overrides: str) -> Training:
     named = ", ".join(f"{victim}: {task}" for victim, task in victims.items())
     return train_engine(
-        *(root, policy, "vllm", "tree,replay"),
+        *(root, policy, "vllm", "reuse=same_seed"),
         *(f"turntree.env_kwargs.folder={root}", f"turntree.env_kwargs.victims={{{named}}}"),
         f"turntree.train_tasks={STEPS * PROMPTS}",  # the same few prompts in every step
         *overrides,
@@ -44,17 +41,13 @@ def run(root: Path, policy: Path, victims: dict[str, int], *overrides: str) -> T
 
 
 def require_whole(run: Training, step: int, *, prompts: int = PROMPTS, samples: int = SAMPLES) -> None:
-    """Every episode of the step is there and has a reward of its own, which is never 0 in this environment."""
+    # Every episode of the step is recorded with its reward, which is never 0 in this environment.
     tasks = range((step - 1) * prompts, step * prompts)
     records = run.records(step)
     assert records.keys() == {(task, session) for task in tasks for session in range(samples)}
     assert not any(record.episode.masked for record in records.values())
     assert all(record.episode.reward > 0 for record in records.values())
     assert all(len(record.episode.turns) == 2 for record in records.values())
-
-
-def metrics(run: Training) -> list[dict[str, float]]:
-    return [row["data"] for row in read_lines(run.folder.metrics)]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +57,7 @@ def policy(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """One replica: verl's server of vLLM is killed in step 2, and the process of vLLM's engine below it in step 3."""
+    # One replica: verl's server of vLLM is killed in step 2, the process of vLLM's engine in step 3.
     root, victims = tmp_path_factory.mktemp("killed"), {"server": PROMPTS + 1, "engine": 2 * PROMPTS + 1}
     killed = run(root, policy, victims)
     assert killed.status == 0, killed.log[-3000:]
@@ -79,30 +72,29 @@ def test_every_episode_is_played_to_its_end(killed: Training, step: int) -> None
 
 
 def test_what_was_lost_is_counted(killed: Training) -> None:
-    first, second, third, fourth = (row.get("turntree/failed_attempts/engine", 0) for row in metrics(killed))
+    first, second, third, fourth = (row.get("turntree/failed_attempts/engine", 0) for row in killed.metrics)
     assert (first, fourth) == (0, 0)
     assert min(second, third) >= 1
     # vLLM's engine ended with its server, else the environment would have failed.
-    assert not any(row.get("turntree/failed_attempts/environment") for row in metrics(killed))
+    assert not any(row.get("turntree/failed_attempts/environment") for row in killed.metrics)
 
 
 def test_a_restarted_engine_samples_with_the_trainers_weights(killed: Training, policy: Path) -> None:
-    for row in metrics(killed):
+    for row in killed.metrics:
         assert row["training/rollout_probs_diff_max"] < 1e-4
 
 
 def test_the_weights_that_a_restarted_engine_begins_with_are_told_apart(killed: Training, policy: Path) -> None:
-    """Control of the test above."""
-    first, *later = (
-        killed.mistrust(policy, step, weights_of=None, temperature=TEMPERATURE) for step in range(1, STEPS + 1)
-    )
+    # Control of the test above.
+    settings = {"weights_of": None, "temperature": TEMPERATURE}
+    first, *later = (killed.mistrust(policy, step, **settings) for step in range(1, STEPS + 1))
     assert first < 1e-4
     assert min(later) > 1e-2
 
 
 def test_stored_turns_of_a_killed_replica_are_lost_and_later_ones_are_replayed(killed: Training) -> None:
     # Counters are those of the process that lives at the end of the step.
-    first, second, third, fourth = (row["turntree/reuse_offered"] for row in metrics(killed))
+    first, second, third, fourth = (row["turntree/reuse_offered"] for row in killed.metrics)
     assert (first, second, third) == (0, 0, 0)
     assert fourth > 0
     assert "C" in killed.levels(4)
@@ -110,7 +102,7 @@ def test_stored_turns_of_a_killed_replica_are_lost_and_later_ones_are_replayed(k
 
 @pytest.fixture(scope="module")
 def thinned(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Two replicas, of which one is killed in step 2; its weights come with the next update."""
+    # Two replicas: one is killed in step 2, and gets its weights with the next update.
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree"
     root = tmp_path_factory.mktemp("thinned")
     thinned = run(
@@ -129,9 +121,9 @@ def test_training_goes_on_without_one_of_two_replicas_until_it_is_back(thinned: 
     assert thinned.status == 0, thinned.log[-3000:]
     for step in range(1, STEPS + 1):
         require_whole(thinned, step)
-    for row in metrics(thinned):
+    for row in thinned.metrics:
         assert row["training/rollout_probs_diff_max"] < 1e-4
-    assert metrics(thinned)[1]["turntree/failed_attempts/engine"] >= 1
+    assert thinned.metrics[1]["turntree/failed_attempts/engine"] >= 1
 
 
 def test_a_killed_replica_gets_the_turns_of_the_broker_back(thinned: Training) -> None:
@@ -141,8 +133,8 @@ def test_a_killed_replica_gets_the_turns_of_the_broker_back(thinned: Training) -
     assert first - played(thinned, 3, 4).keys(), "the control: some of them were never said again"
 
 
+#: tasks of a step with one sample each, so that no sibling's pace decides which stored turn is reused
 ALONE = PROMPTS * SAMPLES
-"""Tasks of a step with one sample each: which stored turn an episode begins with depends on no sibling's pace."""
 SAVING = (
     *("trainer.save_freq=1", "trainer.resume_mode=auto"),
     *(f"data.train_batch_size={ALONE}", "actor_rollout_ref.rollout.n=1"),
@@ -150,8 +142,7 @@ SAVING = (
     "actor_rollout_ref.actor.optim.lr=0.001",  # by which steps differ, though each replays the last
     "turntree.reuse.early=false",  # a turn whose pass begins early is in the store of drafts twice
 )
-VICTIM = {"trainer": 2 * ALONE + 1}
-"""The process that runs the steps, while episodes of step 3 are played."""
+VICTIM = {"trainer": 2 * ALONE + 1}  #: the trainer, while episodes of step 3 are played
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +152,6 @@ def broken(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
 
 @pytest.fixture(scope="module")
 def resumed(broken: Training, policy: Path) -> Training:
-    """The same command again."""
     return run(broken.folder.root.parent, policy, VICTIM, *SAVING)
 
 
@@ -171,17 +161,15 @@ def unbroken(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training
 
 
 def kept(training: Training, step: int) -> Counter[tuple[int, ...]]:
-    """Tokens of the turns in the replica's ledger at a checkpoint."""
     path = state_folder(checkpoint_folder(training.folder.checkpoints, step), 0) / "ledger.npz"
     with np.load(path) as ledger:
         return Counter(tuple(turn.tolist()) for turn in np.split(ledger["tokens"], np.cumsum(ledger["lengths"])[:-1]))
 
 
 def said(training: Training, step: int) -> dict[tuple[int, int], list[tuple[tuple[int, ...], str]]]:
-    """Tokens and levels of each turn, by task and sample."""
     return {
-        place: [(turn.completion.token_ids, turn.completion.levels) for turn in record.episode.turns]
-        for place, record in training.records(step).items()
+        key: [(turn.completion.token_ids, turn.completion.levels) for turn in record.episode.turns]
+        for key, record in training.records(step).items()
     }
 
 
@@ -202,7 +190,7 @@ def test_the_next_batch_after_a_kill_is_that_of_the_unbroken_run(resumed: Traini
         require_whole(resumed, step, prompts=ALONE, samples=1)
         one, other = said(unbroken, step), said(resumed, step)
         assert one.keys() == other.keys()
-        assert sum(one[place] != other[place] for place in one) <= NEAR_TIES, f"step {step}"
+        assert sum(one[key] != other[key] for key in one) <= NEAR_TIES, f"step {step}"
         assert (resumed.levels(step) == {"A"}) == (step == 1)
 
 
@@ -213,7 +201,7 @@ def test_store_and_ledger_after_a_kill_are_those_of_the_unbroken_run(resumed: Tr
 
 
 def test_steps_differ(resumed: Training, unbroken: Training) -> None:
-    """Control of the two tests above: what another step said, stored and kept is told apart."""
+    # Control of the two tests above.
     assert differing(played(unbroken, 2), played(resumed, 3)) > 2 * NEAR_TIES
     assert differing(kept(resumed, 4), kept(unbroken, 2)) > 2 * NEAR_TIES
     assert differing(stored(resumed, 4, 0), stored(unbroken, 3, 0)) > 8 * NEAR_TIES

@@ -1,7 +1,6 @@
-"""Real trainings by an unmodified verl on the CPU: its own servers of vLLM and SGLang with turntree's drafts in them.
+"""Real trainings by an unmodified verl on the CPU, with its own servers of vLLM and SGLang.
 
-Of SGLang, which has no kernels for the CPU, verl's server, its agent loop, the trainer and SGLang's scheduler are
-real; stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights that the trainer hands over.
+SGLang has no CPU kernels: ``cpu_kernels`` stands in for them and for the pickling of the trainer's weights.
 """
 
 import json
@@ -26,44 +25,45 @@ pytestmark = pytest.mark.slow
 STEPS = 2
 
 
+OTHER_USES = ("reuse=rejection_sampling", "reuse=spec_rl", "speculation=[tree,run_ahead]")
+
+
 def trainings() -> list[Any]:
-    """Each engine with each use of earlier turns; all but the first before releases alone."""
+    # Only the first use runs before a release.
     return [
-        pytest.param((engine, reuse), marks=[getattr(pytest.mark, engine), *marks], id=f"{engine}-{reuse}")
+        pytest.param(
+            (engine, use), marks=[getattr(pytest.mark, engine), *marks], id=f"{engine}-{use.partition('=')[2]}"
+        )
         for engine in VERSIONS
-        for reuse, marks in (
-            ("replay", []),
-            *((way, [pytest.mark.release, pytest.mark.once]) for way in ("exact", "lenient", "run_ahead")),
+        for use, marks in (
+            ("reuse=same_seed", []),
+            *((way, [pytest.mark.release, pytest.mark.once]) for way in OTHER_USES),
         )
     ]
 
 
 @pytest.fixture(scope="module", params=trainings())
 def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    engine, reuse = request.param
+    engine, use = request.param
     policy = policy_for(engine, chatml, tmp_path_factory)
     rewards = r"turntree.rewards={environment: 1.0, trained_envs\:first: 0.25}"
-    return train_engine(tmp_path_factory.mktemp("training"), policy, engine, f"tree,{reuse}", rewards, steps=STEPS)
-
-
-def metrics(trained: Training) -> list[dict[str, float]]:
-    return [row["data"] for row in read_lines(trained.folder.metrics)]
+    return train_engine(tmp_path_factory.mktemp("training"), policy, engine, use, rewards, steps=STEPS)
 
 
 def test_verl_trains_to_the_end(trained: Training) -> None:
     assert trained.status == 0, trained.log[-3000:]
     assert trained.steps == [*range(1, STEPS + 1)]
-    assert all(row["actor/grad_norm"] > 0 for row in metrics(trained))
+    assert all(row["actor/grad_norm"] > 0 for row in trained.metrics)
 
 
 def test_the_engine_samples_with_the_trainers_weights(trained: Training) -> None:
     # The policy moves by far more than this in a step: weights that stayed behind would show.
-    for row in metrics(trained):
+    for row in trained.metrics:
         assert row["training/rollout_probs_diff_max"] < 1e-4
 
 
 def test_the_policy_moves_from_step_to_step(trained: Training) -> None:
-    """Control of the test above: what the first policy said, the last one finds likelier or less likely by more."""
+    # Control: the first and last policies' probabilities of the same tokens differ by more.
     said: list[dict[tuple[int, ...], float]] = []
     for step in (1, STEPS):
         turns = [record.episode.turns[0] for record in trained.records(step).values()]
@@ -85,8 +85,7 @@ def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> 
 
 
 def test_the_samples_of_a_task_are_scored_together(trained: Training) -> None:
-    """By verl's own agent-loop manager, and with run-ahead by turntree's."""
-    for step, row in enumerate(metrics(trained), start=1):
+    for step, row in enumerate(trained.metrics, start=1):
         episodes = [record.episode for record in trained.records(step).values()]
         assert sorted(episode.rewards["first"] for episode in episodes) == [0] * PROMPTS * (SAMPLES - 1) + [1] * PROMPTS
         assert row["critic/score/mean"] == pytest.approx(fmean(episode.reward for episode in episodes), rel=1e-4)
@@ -97,55 +96,51 @@ def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> Non
     assert all(0 < turn.draft.verify_steps <= len(turn.token_ids) for turn in turns)
     assert sum(turn.draft.accepted for turn in turns) > 0
     tokens, steps = sum(len(turn.token_ids) for turn in turns), sum(turn.draft.verify_steps for turn in turns)
-    assert metrics(trained)[-1]["turntree/tokens_per_forward_pass"] == pytest.approx(tokens / steps)
+    assert trained.metrics[-1]["turntree/tokens_per_forward_pass"] == pytest.approx(tokens / steps)
     assert tokens / steps > 1.05
 
 
 def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pytest.FixtureRequest) -> None:
-    """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from, or
-    with one that was precomputed."""
+    # Each step is an epoch of the same tasks.
     assert trained.levels(1) == {"A"}
     assert all(_level(request) in trained.levels(step) for step in range(2, STEPS + 1))
-    ahead = _way(request) == "run_ahead"
+    ahead = "run_ahead" in _use(request)
     used, offered = ("run_ahead_promoted", "run_ahead_offered") if ahead else ("reuse_reused", "reuse_offered")
-    for row in metrics(trained)[1:]:
+    for row in trained.metrics[1:]:
         assert 0 < row[f"turntree/{used}"] <= row[f"turntree/{offered}"]
         assert ahead or row["turntree/reuse_drafted_turns"] <= PROMPTS * SAMPLES * 3
     counted = {row["step"]: row["tokens_per_forward_pass"] for row in read_lines(trained.folder.engine)}
-    logged = {step: row["turntree/tokens_per_forward_pass"] for step, row in enumerate(metrics(trained), start=1)}
+    logged = {step: row["turntree/tokens_per_forward_pass"] for step, row in enumerate(trained.metrics, start=1)}
     assert counted == pytest.approx({step: logged[step] for step in counted})
 
 
 def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(trained, request):
-    """Tells the uses of stored turns apart: all else here holds for each."""
     records = (record for step in range(2, STEPS + 1) for record in trained.records(step).values())
     kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
-    assert (f"A{_level(request)}" in kinds) == (_way(request) in ("exact", "lenient"))
+    assert (f"A{_level(request)}" in kinds) == (_use(request) in OTHER_USES[:2])
 
 
 def _level(request: pytest.FixtureRequest) -> str:
-    """Of the tokens that were used again."""
-    return {"lenient": "D", "run_ahead": "B"}.get(_way(request), "C")
+    return {"reuse=spec_rl": "D", "speculation=[tree,run_ahead]": "B"}.get(_use(request), "C")
 
 
-def _way(request: pytest.FixtureRequest) -> str:
-    way: str = request.node.callspec.params["trained"][1]
-    return way
+def _use(request: pytest.FixtureRequest) -> str:
+    use: str = request.node.callspec.params["trained"][1]
+    return use
 
 
-LAST = 3
-"""The last step of two replicas."""
+LAST = 3  #: the last step with two replicas
+#: two replicas and a broker
 TOGETHER = (
     *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
     *("trainer.save_freq=2", "trainer.resume_mode=auto"),
     "actor_rollout_ref.rollout.engine_kwargs.turntree.sharing.replicas_per_task=0",  # each replica has all turns
     "+actor_rollout_ref.rollout.engine_kwargs.turntree.forest.rollouts_per_state=1000",
 )
-"""Two replicas with a broker between them."""
 
 
 def bare(turns: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
-    """The turns without their states."""
+    # Without the turns' states.
     found: Counter[tuple[int, ...]] = Counter()
     for turn, count in turns.items():
         found[turn[1:]] += count
@@ -165,7 +160,7 @@ def together(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Goes on where the other training was after two steps, whose third one it has not seen."""
+    # Resumes the other training after two steps, without its third.
     root = tmp_path_factory.mktemp("resumed")
     shutil.copytree(together.folder.root, root / "run")
     checkpoints = RunFolder(root / "run").checkpoints
@@ -179,7 +174,7 @@ def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pyte
 def test_two_replicas_have_each_others_turns(together: Training) -> None:
     assert together.status == 0, together.log[-3000:]
     # They are given once the step's rollouts are done, when its counters are read already.
-    each = [(row["turntree/sharing_sent"], row["turntree/sharing_received"]) for row in metrics(together)]
+    each = [(row["turntree/sharing_sent"], row["turntree/sharing_received"]) for row in together.metrics]
     assert each == [(0, 0), *[(PROMPTS * SAMPLES * 3,) * 2] * 2]
     stores = [stored(together, LAST, rank) for rank in range(2)]
     assert bare(stores[0]) == bare(stores[1]) == played(together, 1, 2, 3)

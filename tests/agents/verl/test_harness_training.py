@@ -1,5 +1,3 @@
-"""A real training of a program that asks by HTTP: verl is unmodified, and the program knows nothing of turntree."""
-
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,8 +6,7 @@ from real_training import LOOKING, PROMPTS, SAMPLES, Training, run_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]  # tests/agents/harness plays the programs, test_output.py has rows
 
-BROKEN = 3
-"""The task whose program crashes."""
+BROKEN = 3  #: the task whose program crashes
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,3 @@
-"""Real trainings that lose processes, and steps that teach nothing: one is a bad hour, two in a row are their end."""
-
 import logging
 from pathlib import Path
 
@@ -8,20 +6,16 @@ from real_training import PROMPTS, Training, read_lines, run_training
 
 from turntree.agents.episodes.episode import StopReason
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.release,
-]  # test_ray_actors.py, test_training.py kill too
+pytestmark = [pytest.mark.slow, pytest.mark.release]  # test_ray_actors.py, test_training.py kill too
 
 SAMPLES = 2
-KILLS, LOST = 3, (4, 6, 7)
-"""Steps in which something is killed, and those that are lost as a whole."""
+KILLS, LOST = 3, (4, 6, 7)  #: steps in which something is killed, and steps that are lost completely
+#: tasks of step 5: one whose prompt outgrows the row, and the only one that ends regularly
 LONG, PLAYED = 4 * PROMPTS, 4 * PROMPTS + 3
-"""Tasks of step 5: one whose prompt outgrows the row, and the only one that is played to its end."""
 
 
 def run(model: Path, root: Path, steps: int, victims: dict[str, int], *overrides: str, last: int = 0) -> Training:
-    """To its end, or to step ``last``, after which it is given up."""
+    # To the end, or to step ``last``, after which the run gives up.
     named = ", ".join(f"{victim}: {task}" for victim, task in victims.items())
     run = run_training(
         model,
@@ -47,14 +41,13 @@ def require_whole(run: Training, step: int) -> None:
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """What was logged here of a training that was given up."""
     return []
 
 
 @pytest.fixture(scope="module")
 def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, said: list[str]) -> Training:
-    """One replica and a critic: workers of tools and rewards in step 1, the engine in 2, the player of episodes in 3.
-    Then steps 4, 6 and 7 are lost as a whole, and step 5 all but the episodes of a task."""
+    # One replica and a critic: workers of tools and rewards die in step 1, the engine in 2, the player in 3.
+    # Steps 4, 6 and 7 are lost completely, step 5 except for the episodes of one task.
     victims = {"tool": 1, "reward": 2, "replica": 5, "player": 9}
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
@@ -116,7 +109,7 @@ def test_the_last_words_are_the_first_failure(killed: Training, said: list[str])
 
 @pytest.fixture(scope="module")
 def thinned(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Two replicas, of which one is killed in step 2 together with the broker; step 4 lasts until it is back."""
+    # Two replicas: one is killed in step 2 together with the broker; step 4 lasts until it is back.
     folder, victims = tmp_path_factory.mktemp("thinned"), {"replica_and_broker": 5}
     return run(
         *(tiny_model, folder, 6, victims),

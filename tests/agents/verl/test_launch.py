@@ -25,14 +25,13 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.launch import Phase, StepReport, train
 from turntree.agents.verl.records.phases import VARIABLE, note_phase
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.agents.verl.run.full_disk import remove_halves
-from turntree.agents.verl.run.resume import keep_records, resumed_step
+from turntree.agents.verl.run.resume import keep_records, remove_halves, resumed_step
 
 
 @pytest.fixture
 def overrides(tiny_model: Path, tmp_path: Path) -> list[str]:
-    places = f"actor_rollout_ref.model.path={tiny_model}", f"turntree.run_dir={tmp_path / 'run'}"
-    return [*places, "turntree.train_tasks=4", "data.train_batch_size=4", "turntree.val_tasks=2"]
+    common = f"actor_rollout_ref.model.path={tiny_model}", f"turntree.run_dir={tmp_path / 'run'}"
+    return [*common, "turntree.train_tasks=4", "data.train_batch_size=4", "turntree.val_tasks=2"]
 
 
 Run = Callable[..., int]
@@ -40,8 +39,7 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
-    """Trains with a script in verl's stead, once the run is prepared; ``$RUN`` in it is the run's folder."""
-
+    # Trains with a script in place of verl; ``$RUN`` in the script is the run's folder.
     def run(script: str, more: Sequence[str] = (), **options: Any) -> int:
         waiting = f"import sys; assert sys.stdin.readline()\n{script}"
         command = lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))]  # noqa: E731
@@ -171,12 +169,7 @@ FULL = "OSError(errno.ENOSPC, 'No space left on device', '$RUN/checkpoints/half'
 )
 def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, tmp_path, caplog, error, said):
     folder = RunFolder(tmp_path / "run").checkpoints
-    script = (
-        "import errno, pathlib; folder = pathlib.Path('$RUN/checkpoints')\n"
-        "for step in (1, 2): (folder / f'global_step_{step}' / 'actor').mkdir(parents=True)\n"
-        "(folder / 'latest_checkpointed_iteration.txt').write_text('1')\n"
-        f"raise {error}"
-    )
+    script = table(__file__, "fills_the_disk").replace("ERROR", error)
     assert run(script) == 1
     (record,) = caplog.records
     assert re.match(said, record.getMessage())
@@ -185,7 +178,7 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, tmp_path, caplog, 
 
 
 def test_without_a_full_disk_no_folder_is_taken_for_a_half(run: Run, tmp_path: Path) -> None:
-    """The control of the test above."""
+    # Control of the test above.
     script = "import pathlib; pathlib.Path('$RUN/checkpoints/global_step_2').mkdir(parents=True)\nraise OSError('lost')"
     assert run(script) == 1
     assert (RunFolder(tmp_path / "run").checkpoints / "global_step_2").is_dir()
@@ -274,15 +267,8 @@ def test_an_interrupt_ends_verl_and_its_children(run: Run, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("more", "earlier", "saves", "said"), table(__file__, "stopped"))
 def test_a_run_that_is_stopped_says_where_it_stands_and_how_it_goes_on(
-    run: Run,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    more: list[str],
-    earlier: bool,
-    saves: bool,
-    said: str,
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, more: list[str], earlier: bool, saves: bool, said: str
 ) -> None:
-    """With a checkpoint of an earlier run or none, and a step after which one is saved or none is."""
     latest = RunFolder(tmp_path / "run").checkpoints / "latest_checkpointed_iteration.txt"
     if earlier:
         latest.parent.mkdir(parents=True)
@@ -336,15 +322,7 @@ def test_a_process_that_no_training_has_started_tells_no_phase(monkeypatch: pyte
     ("ending", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_verl_ends_with_the_launcher(tmp_path: Path, tiny_model: Path, ending: signal.Signals, status: int) -> None:
-    script = (
-        "import sys\n"
-        "from turntree.agents.verl import launch\n"
-        "launch.command = lambda folder, socket: [sys.executable, '-c', "
-        "f'import os, sys, time; assert sys.stdin.readline(); "
-        'open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(1000)\']\n'
-        f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
-        "'turntree.train_tasks=1', 'data.train_batch_size=1', 'turntree.val_tasks=1'])\n"
-    )
+    script = table(__file__, "launches").replace("MODEL", str(tiny_model)).replace("RUN", str(tmp_path))
     words = [sys.executable, "-c", script]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangups)
     try:

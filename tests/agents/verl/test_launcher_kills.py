@@ -1,6 +1,3 @@
-"""Launchers of real trainings that are ended at moments that nobody chose: nothing of theirs is left, and the same
-command again goes on."""
-
 import os
 import random
 import re
@@ -23,14 +20,12 @@ from turntree.agents.verl.records.recording import RunFolder
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 STEPS, KILLS = 24, 5
-START, STEP = 9.0, 0.7
-"""Seconds of the start of a training, and of a step."""
+START, STEP = 9.0, 0.7  #: seconds of a training's start, and of a step
 AGAIN = "trainer.v1.sampler.custom_sampler.name=LookingAgain"
 
 
 class Launched:
-    """A training by the command line, ``STEPS`` steps with a checkpoint after each."""
-
+    # A training by the command line with a checkpoint after each step.
     def __init__(self, model: Path, root: Path, mode: str) -> None:
         self.root, self.folder = root, RunFolder(root / "run")
         self.words = [
@@ -56,7 +51,6 @@ class Launched:
         return subprocess.Popen(self.words, env=self.environment, preexec_fn=heed_hangups, **pipes)
 
     def living(self) -> list[psutil.Process]:
-        """Processes that have this training's variable."""
         found = []
         for one in psutil.process_iter():
             try:
@@ -68,7 +62,7 @@ class Launched:
         return found
 
     def rows(self) -> list[tuple[int, int]]:
-        """Task and sample of what each update of the final policy was trained on."""
+        # Task and sample of the rows that the final policy was trained on.
         batches = self.root / "batches.jsonl"
         if batches.exists():  # of a step that was made again the last time counts
             by_step = {batch[0]["step"]: batch for batch in read_lines(batches)}

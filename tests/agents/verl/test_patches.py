@@ -1,5 +1,3 @@
-"""verl on the CPU: the plugin that chooses the platform, and the patches with what upstream still does."""
-
 import importlib
 import importlib.metadata
 import logging
@@ -16,6 +14,8 @@ import verl.utils.fsdp_utils
 import verl.utils.model
 import verl.utils.torch_functional
 from omegaconf import OmegaConf
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from upstream import upstream
 from verl.plugin.platform import get_platform
 from verl.workers.rollout.base import get_rollout_class
@@ -23,6 +23,10 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from turntree.agents.verl import patches, plugin
 from turntree.agents.verl.platform_cpu import PlatformCPU
+
+
+def upstream_function(file: str, name: str) -> str:
+    return upstream(file).partition(f"def {name}(")[2].partition("\ndef ")[0]
 
 
 def test_verl_runs_on_the_cpu_platform_with_our_backend_once_the_plugin_is_loaded() -> None:
@@ -115,14 +119,12 @@ def test_a_critic_loads_without_flash_attention(tiny_model: Path) -> None:
     critic = verl.utils.model.load_valuehead_model(str(tiny_model), torch.float32, config, False)
     assert critic.config._attn_implementation == "sdpa"
     assert critic(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
-    source = upstream("verl/utils/model.py").partition("def load_valuehead_model")[2].partition("\ndef ")[0]
+    source = upstream_function("verl/utils/model.py", "load_valuehead_model")
     assert 'attn_implementation="flash_attention_2"' in source
 
 
 def test_upstream_still_loops_over_tokens() -> None:
-    source = (
-        upstream("verl/utils/torch_functional.py").partition("def logprobs_from_logits_v2")[2].partition("\ndef ")[0]
-    )
+    source = upstream_function("verl/utils/torch_functional.py", "logprobs_from_logits_v2")
     assert "[torch.logsumexp(logit, dim=-1) for logit in logits]" in source
     assert "logprobs_labels = torch.stack(logprobs_labels)" in source
 
@@ -151,10 +153,9 @@ def test_applying_the_patches_twice_wraps_nothing_twice() -> None:
 
 @pytest.mark.vllm
 def test_upstream_still_empties_the_weights_of_linear_layers_on_the_cpu() -> None:
-    assert "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)" in upstream(
-        "vllm/model_executor/layers/linear.py"
-    )
-    source = upstream("vllm/model_executor/layers/utils.py").partition("def dispatch_cpu_unquantized_gemm")[2]
+    linear = upstream("vllm/model_executor/layers/linear.py")
+    assert "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)" in linear
+    source = upstream_function("vllm/model_executor/layers/utils.py", "dispatch_cpu_unquantized_gemm")
     assert "torch.empty(0" in source.partition("if remove_weight:")[2]
 
 
@@ -165,7 +166,7 @@ def test_upstream_still_loads_again_in_place_from_an_iterator() -> None:
 
 
 def batch_of(sampled: int) -> Any:
-    """verl's batch of four rows, of which only the first has ``sampled`` tokens of the policy's."""
+    # verl's batch of four rows, of which only the first has ``sampled`` tokens.
     from verl.protocol import DataProto
 
     mask = torch.zeros(4, 3, dtype=torch.int64)
@@ -209,3 +210,55 @@ def test_a_step_with_tokens_is_verls_own() -> None:
     patches.apply_step_patches()
     values, mask = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 1, 0])
     assert float(verl.utils.torch_functional.masked_var(values, mask)) == pytest.approx(0.5)
+
+
+ROWS, VOCABULARY = 7, 11
+
+
+class Large(TorchDispatchMode):
+    # Counts new tensors with as many elements as the logits.
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, torch.Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor) and one.numel() >= ROWS * VOCABULARY:
+                self.storages[one.untyped_storage().data_ptr()] = one
+        return made
+
+
+def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+    logits = torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    return logits, torch.arange(ROWS) % VOCABULARY
+
+
+def plainly(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return logits.gather(-1, labels[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+@pytest.mark.parametrize("rows", [1, 2, ROWS, 100])
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(patches, "_LOGITS", rows * VOCABULARY)
+    logits, labels = drawn()
+    weights = torch.linspace(-1, 1, ROWS)
+    ours, theirs = patches.ChosenLogProbabilities.apply(logits, labels), plainly(logits, labels)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad((x * weights).sum(), logits)[0] for x in (ours, theirs)))
+
+
+def test_the_gradient_is_the_only_tensor_as_large_as_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "_LOGITS", VOCABULARY)
+    made = {}
+    for name, compute in (("ours", patches.ChosenLogProbabilities.apply), ("plainly", plainly)):
+        logits, labels = drawn()
+        with Large() as large:
+            torch.autograd.grad(compute(logits, labels).sum(), logits)
+        made[name] = len(large.storages.keys() - {logits.data_ptr()})
+    assert made["ours"] == 1
+    assert made["plainly"] > 2, "the control"
+
+
+def test_no_rows_have_no_log_probabilities() -> None:
+    assert patches.ChosenLogProbabilities.apply(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long)).shape == (0,)

@@ -1,5 +1,4 @@
-"""The training of README's environment, as somebody runs it who has only the page; and, with its checkpoints, the
-commands of docs/howto/take_away.md as they stand there."""
+"""The training of README's environment as a reader runs it, and the commands of docs/howto/take_away.md."""
 
 import json
 import os
@@ -27,7 +26,6 @@ FILE = "doubling.py"
 
 
 def code() -> str:
-    """The one block of Python in the section."""
     section = README.read_text(encoding="utf-8").partition(SECTION)[2].partition("\n## ")[0]
     (block,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert f"`{FILE}`" in section
@@ -40,33 +38,31 @@ def test_it_takes_fewer_than_forty_lines() -> None:
 
 class Trained(NamedTuple):
     done: subprocess.CompletedProcess[str]
-    place: Path
-    """Where the commands of the page are run."""
+    cwd: Path
 
     @property
     def folder(self) -> RunFolder:
-        return RunFolder(self.place / "runs/doubling")
+        return RunFolder(self.cwd / "runs/doubling")
 
     @property
     def steps(self) -> list[dict[str, float]]:
-        """The metrics of each step of the training."""
         return [row["data"] for row in read_lines(self.folder.metrics) if "training/global_step" in row["data"]]
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """By the first command of the page, with a small model under the name there, and with less to do."""
+    # The page's first command, with a small model and less to do.
     root = tmp_path_factory.mktemp("readme")
     (root / FILE).write_text(code(), encoding="utf-8")
-    place = root / "elsewhere"  # the script's folder is found from wherever it is run
-    (place / "models").mkdir(parents=True)
-    (place / "models/smollm2").symlink_to(tiny_model)
+    cwd = root / "elsewhere"  # the script's folder is found from wherever it is run
+    (cwd / "models").mkdir(parents=True)
+    (cwd / "models/smollm2").symlink_to(tiny_model)
     (line,) = (line for line in commands(PAGE) if line.startswith("python "))
     program, file, *words = shlex.split(line)
     assert (program, file) == ("python", FILE)
     small = ("actor_rollout_ref.actor.optim.lr=0.01", f"turntree.train_tasks={TASKS}")
-    where = {"cwd": place, "env": {**os.environ, "HF_HUB_OFFLINE": "1"}}
-    return Trained(python(str(root / FILE), *words, *small, **where, seconds=900), place)
+    where = {"cwd": cwd, "env": {**os.environ, "HF_HUB_OFFLINE": "1"}}
+    return Trained(python(str(root / FILE), *words, *small, **where, seconds=900), cwd)
 
 
 @pytest.mark.slow
@@ -75,7 +71,7 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(trained: Tra
     log = folder.log.read_text(errors="replace")[-3000:] if folder.log.exists() else ""
     assert done.returncode == 0, done.stderr[-2000:] + log
     lines = done.stdout.splitlines()
-    begun = next(place for place, line in enumerate(lines) if line.startswith("step 1:"))
+    begun = next(index for index, line in enumerate(lines) if line.startswith("step 1:"))
     told_phases = [line.partition(" s  ")[2] for line in lines]
     news = [words for words in told_phases[:begun] if not words.startswith("still")]
     assert news == table(__file__, "phases_of_a_start")
@@ -107,10 +103,9 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(trained: Tra
 
 @pytest.fixture
 def there(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
-    """The training, in whose folder the page's commands are run."""
     assert trained.done.returncode == 0
-    monkeypatch.chdir(trained.place)
-    monkeypatch.syspath_prepend(trained.place.parent)
+    monkeypatch.chdir(trained.cwd)
+    monkeypatch.syspath_prepend(trained.cwd.parent)
     monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return trained
@@ -170,13 +165,8 @@ def test_its_checkpoints_are_evaluated_compared_and_exported_by_the_commands_of_
     assert "runs/doubling@2 against models/smollm2" in beside.out, beside.err
     alone = [record.episode for record in read_records(tmp_path / "a.against.jsonl")]
     drawn = [[turn.completion.token_ids for turn in one.turns] for one in alone]
-    known = {
-        record.labels["index"]: record.episode
-        for record in read_records("evals/step_2.jsonl")
-        if record.labels["sample"] == 0
-    }
+    firsts = [record for record in read_records("evals/step_2.jsonl") if record.labels["sample"] == 0]
+    known = {record.labels["index"]: record.episode for record in firsts}
     assert drawn == [[turn.completion.token_ids for turn in known[index].turns] for index in (0, 1)]
-    assert (
-        "has no checkpoint of step 9; whole checkpoints are of step 1, 2"
-        in turntree("bench", "runs/doubling@9", "doubling:Doubling").err
-    )
+    missing = turntree("bench", "runs/doubling@9", "doubling:Doubling").err
+    assert "has no checkpoint of step 9; complete ones: step 1, 2" in missing

@@ -1,5 +1,3 @@
-"""What ``turntree train`` refuses before it starts anything, ``--check`` and ``doctor --config`` find alone."""
-
 import json
 import os
 import shutil
@@ -21,19 +19,17 @@ from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.groups import list_configs
 from turntree.agents.verl.records.recording import RunFolder
 
-Said = tuple[int, str, list[str]]
-"""Status, output, and the lines of errors."""
+Said = tuple[int, str, list[str]]  #: status, output, and lines of errors
 
 
 @pytest.fixture(scope="module")
 def model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with positions for the rows of every shipped training."""
+    # Enough positions for the rows of every shipped training.
     return save_chat_llama(tmp_path_factory.mktemp("model"), chatml, positions=8192)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks for the shipped trainings with data."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "data/gsm8k").mkdir(parents=True)
     rows = "\n".join(json.dumps({"question": f"{one}+1?", "answer": f"#### {one + 1}"}) for one in range(128))
@@ -44,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with what the tables name, on a machine without a broker."""
+    # A working folder with the files that the tables name, without access to the Hugging Face Hub.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("TURNTREE_DATA", str(data))
@@ -75,7 +71,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program in verl's stead that ends when it is let go."""
+    # A program in place of verl that ends when it is released.
     monkeypatch.setattr(launch, "command", lambda folder, socket: [sys.executable, "-S", "-c", "input()"])
 
 
@@ -129,7 +125,7 @@ def test_a_shipped_training_passes(name: str, here: Path, said: Callable[..., Sa
 
 
 def test_without_its_checks_a_training_that_cannot_be_started_would_pass(here, said, monkeypatch) -> None:
-    """The control: it is these checks that find something, for a start as well."""
+    # Control: these checks find the problems, also at a start.
     monkeypatch.setattr(start, "_checks", lambda *_: iter(()))
     words = ["demo", "--model", "BARE"]
     assert said("train", *words, "--check")[0] == 0

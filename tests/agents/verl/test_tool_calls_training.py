@@ -1,8 +1,3 @@
-"""A real training whose tool calls are made ahead, with the store of another run.
-
-The policy is the demo's, which makes real calls. Both runs have the same tasks and noise.
-"""
-
 from pathlib import Path
 
 import pytest
@@ -14,10 +9,8 @@ from turntree.agents.episodes.record import Record
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
-STEPS = 2
-"""The second has the tasks of the first."""
-NEAR_TIES = 3
-"""Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
+STEPS = 2  #: the second step has the tasks of the first
+NEAR_TIES = 3  #: episodes of a step that may differ, of 16: float32 batches are summed in another order
 
 
 def run(root: Path, *overrides: str, pure: bool) -> Training:
@@ -27,7 +20,7 @@ def run(root: Path, *overrides: str, pure: bool) -> Training:
         warm_started_policy(),
         root,
         "Slow",
-        "speculation=[tree,calls]",
+        "speculation=[tree,tool_calls_ahead]",
         f"turntree.env_kwargs={{{settings}, asked: {root / 'asked'}, pure: {str(pure).lower()}}}",
         "actor_rollout_ref.actor.optim.lr=0.0005",
         "data.max_response_length=160",
@@ -38,7 +31,7 @@ def run(root: Path, *overrides: str, pure: bool) -> Training:
 
 @pytest.fixture(scope="module")
 def impure(tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Without a store, and with a tool that does not say that it is pure."""
+    # No imported store, and a tool that is not declared pure.
     return run(tmp_path_factory.mktemp("impure"), f"trainer.save_freq={STEPS}", pure=False)
 
 
@@ -52,7 +45,6 @@ def counted(training: Training, name: str) -> list[float]:
 
 
 def calls(training: Training) -> int:
-    """Those of the episodes."""
     episodes = [record.episode for step in range(1, STEPS + 1) for record in training.records(step).values()]
     return sum(len(message.tool_calls) for episode in episodes for message in episode.messages)
 
@@ -62,7 +54,6 @@ def tokens(record: Record) -> list[tuple[int, ...]]:
 
 
 def asked(training: Training) -> int:
-    """Times that the tool itself was called."""
     return len((training.folder.root.parent / "asked").read_text().splitlines())
 
 
@@ -81,7 +72,7 @@ def test_calls_are_made_ahead_once_episodes_of_their_task_have_ended(ahead: Trai
 
 
 def test_a_tool_that_is_not_pure_is_never_called_ahead(impure: Training) -> None:
-    """Control: nor is a store counted where none was given, and acceptance is tested."""
+    # Control: no imported turns are counted without a store, and acceptance is tested.
     assert impure.status == 0, impure.log[-3000:]
     assert sum(counted(impure, "tool_calls_ahead_made")) == 0
     assert asked(impure) == calls(impure) > PROMPTS * SAMPLES
@@ -93,5 +84,5 @@ def test_neither_the_store_nor_the_calls_change_a_token(impure: Training, ahead:
     for step in range(1, STEPS + 1):
         one, other = impure.records(step), ahead.records(step)
         assert one.keys() == other.keys()
-        differing = [place for place in one if tokens(one[place]) != tokens(other[place])]
+        differing = [key for key in one if tokens(one[key]) != tokens(other[key])]
         assert len(differing) <= NEAR_TIES, f"step {step}: {differing}"

@@ -1,6 +1,3 @@
-"""Real trainings by an unmodified verl: what the plugin, the engine, the loop and the records do together, in one that
-loses its trainer, in the one that goes on where it was killed, and in one that is rolled out ahead."""
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,16 +11,11 @@ from turntree.agents.verl.launch import StepReport
 
 pytestmark = pytest.mark.slow
 
-UNGRADED, BROKEN = 1, 3
-"""Tasks that teach nothing: no reward can be decided, or the surroundings always break."""
-EPOCH, SAVED_AT, KILLED_AFTER, STEPS = 3, 3, 5, 6
-"""Steps of an epoch; those after which a checkpoint is made, the trainer is killed, and the training ends."""
-AGAIN = EPOCH + 1
-"""The step that has the tasks of the first one."""
-AHEAD = EPOCH + 1
-"""Steps of the training that is rolled out ahead: the last one after the end of an epoch."""
-NEAR_TIES = 1
-"""Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
+UNGRADED, BROKEN = 1, 3  #: tasks that teach nothing: no grade, or the infrastructure always fails
+EPOCH, SAVED_AT, KILLED_AFTER, STEPS = 3, 3, 5, 6  #: steps of an epoch, the checkpoint, the kill and the training
+AGAIN = EPOCH + 1  #: the step with the tasks of the first one
+AHEAD = EPOCH + 1  #: steps of the run-ahead training: one more than an epoch
+NEAR_TIES = 1  #: episodes of a step that may differ, of 16: float32 batches are summed in another order
 SPECULATION = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
 COMMON = (
     f"turntree.train_tasks={EPOCH * PROMPTS}",
@@ -40,14 +32,14 @@ COMMON = (
 )
 RESUMING = (f"trainer.save_freq={SAVED_AT}", "trainer.resume_mode=auto")
 
+#: tokens and first level of each turn, by task and sample
 Turns = dict[tuple[int, int], list[tuple[tuple[int, ...], str]]]
-"""Tokens and first level of each turn, by task and sample."""
 
 
 def turns(training: Training, step: int) -> Turns:
     return {
-        place: [(turn.completion.token_ids, (turn.completion.levels or "A")[0]) for turn in record.episode.turns]
-        for place, record in training.records(step).items()
+        key: [(turn.completion.token_ids, (turn.completion.levels or "A")[0]) for turn in record.episode.turns]
+        for key, record in training.records(step).items()
     }
 
 
@@ -57,15 +49,13 @@ def tokens(record: Record) -> list[tuple[int, ...]]:
 
 class Killed(NamedTuple):
     run: Training
-    said: dict[int, Turns]
-    """By step, before it was resumed from its checkpoint."""
+    said: dict[int, Turns]  #: by step, before the training was resumed
     at: list[float]
-    """When."""
 
 
 @pytest.fixture(scope="module")
 def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """``kill -9`` of the process that holds the policy's optimiser, in the third step after the checkpoint."""
+    # ``kill -9`` of the process with the policy's optimiser, in the third step after the checkpoint.
     at: list[float] = []
 
     def kill_the_trainer(report: StepReport) -> None:
@@ -89,7 +79,6 @@ def resumed(killed: Killed, tiny_model: Path) -> Training:
 
 @pytest.fixture(scope="module")
 def ahead(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Before releases: that nothing made ahead changes a rollout is shown without verl as well, in tests/exactness."""
     root = tmp_path_factory.mktemp("ahead")
     return run_training(tiny_model, root, "Echoing", *COMMON, "turntree.run_ahead.enabled=true", steps=AHEAD)
 
@@ -118,7 +107,7 @@ def test_the_engine_samples_what_the_trainer_believes(trained: Training, tiny_mo
     assert trained.mistrust(tiny_model, 2, weights_of=1) > 1e-3, "the control: the weights of another step"
 
 
-def test_a_task_whose_infrastructure_break_is_masked_and_training_goes_on(trained: Training) -> None:
+def test_a_task_whose_infrastructure_breaks_is_masked_and_training_goes_on(trained: Training) -> None:
     failures = set()
     for step in (1, AGAIN):
         report = trained.reports[step - 1]
@@ -165,7 +154,7 @@ def test_levels_and_behaviour_arrive_in_the_trainers_batch(trained: Training) ->
 
 
 def test_coupled_validations_say_what_an_update_changed(trained: Training) -> None:
-    first, second = (row["data"] for row in read_lines(trained.folder.metrics)[:2])
+    first, second = trained.metrics[:2]
     names = [name for name in second if "/coupled_unchanged/mean" in name]
     assert names, "the second validation is compared with the first"
     assert not [name for name in first if "/coupled_" in name]
@@ -196,8 +185,8 @@ def test_the_resumed_run_says_what_the_unbroken_one_said(killed: Killed, resumed
         again = turns(resumed, step)
         assert len(said) == PROMPTS * SAMPLES
         assert said.keys() == again.keys(), "the same tasks and samples"
-        differing = [place for place in said if said[place] != again[place]]
-        shown = [(place, said[place], again[place]) for place in differing]
+        differing = [key for key in said if said[key] != again[key]]
+        shown = [(key, said[key], again[key]) for key in differing]
         assert len(differing) <= (NEAR_TIES if step > SAVED_AT else 0), f"step {step}: {shown}"
     assert "C" in {level for said in turns(resumed, SAVED_AT + 1).values() for _, level in said}
     assert resumed.reports[0].engine["reuse_reused"] > 0
@@ -207,7 +196,7 @@ def test_steps_differ(killed: Killed) -> None:
     # The control: the seeds of another step would be noticed.
     one, other = killed.said[KILLED_AFTER - EPOCH], killed.said[KILLED_AFTER]
     assert one.keys() == other.keys()
-    assert sum(one[place] != other[place] for place in one) > NEAR_TIES
+    assert sum(one[key] != other[key] for key in one) > NEAR_TIES
 
 
 @pytest.mark.release
@@ -228,9 +217,9 @@ def test_the_rollouts_are_those_of_a_training_without_run_ahead(killed: Killed, 
     for step in range(1, EPOCH + 1):
         one, other = killed.run.records(step), ahead.records(step)
         assert one.keys() == other.keys()
-        differing = {place for place in one if tokens(one[place]) != tokens(other[place])}
+        differing = {key for key in one if tokens(one[key]) != tokens(other[key])}
         assert len(differing) <= NEAR_TIES, f"step {step}: {differing}"
-        assert all(one[place].episode.reward == other[place].episode.reward for place in one.keys() - differing)
+        assert all(one[key].episode.reward == other[key].episode.reward for key in one.keys() - differing)
 
 
 @pytest.mark.release

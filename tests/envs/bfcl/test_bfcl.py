@@ -16,7 +16,7 @@ from small_bfcl import ROWS, write_bfcl
 from tables import table
 
 from turntree.envs import DataError, require_conformance
-from turntree.envs.bfcl import files
+from turntree.envs.bfcl import tasks as task_files
 from turntree.envs.bfcl.apis import all_api_tools
 from turntree.envs.bfcl.env import BFCL
 
@@ -152,5 +152,5 @@ class TestTheData:
         (tmp_path / "possible_answer" / file).write_text("\n".join(map(json.dumps, paths)))
         write_bfcl(ours := tmp_path / "ours")
         assert [BFCL(data=tmp_path).task(n) for n in range(3)] == [BFCL(data=ours).task(n) for n in range(3)]
-        monkeypatch.setattr(files, "package_data", lambda: tmp_path)
+        monkeypatch.setattr(task_files, "package_data", lambda: tmp_path)
         assert BFCL().task(0) == BFCL(data=ours).task(0)

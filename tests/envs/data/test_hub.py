@@ -37,14 +37,14 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(constants, "ENDPOINT", address(listening))
 
 
-def test_a_broker_that_answers_is_asked(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_answers_is_asked(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", address(server))
     with hub_asked_once() as alone:
         assert alone is None
         assert not constants.HF_HUB_OFFLINE
 
 
-def test_while_the_broker_cannot_be_reached_its_client_keeps_to_the_cache(closed: None) -> None:
+def test_while_the_hub_cannot_be_reached_its_client_keeps_to_the_cache(closed: None) -> None:
     with hub_asked_once() as alone:
         assert alone is not None
         assert "cannot be reached (127.0.0.1: Connection refused)" in alone
@@ -80,7 +80,7 @@ def test_a_name_that_is_searched_for_long_is_given_up(monkeypatch: pytest.Monkey
     ended.set()
 
 
-def test_a_data_set_of_a_broker_off_line_is_refused_in_one_line_at_once(closed: None, caplog) -> None:
+def test_a_data_set_of_a_hub_off_line_is_refused_in_one_line_at_once(closed: None, caplog) -> None:
     pytest.importorskip("datasets", reason="the hub needs the extra turntree[data]")
     said = r"cannot be reached .* not in the cache; to read a file instead"
     with caplog.at_level(logging.WARNING), pytest.raises(DataError, match=said) as it:

@@ -54,7 +54,7 @@ def test_a_missing_file_is_named(data: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["openai/gsm8k", "gsm8k", "HuggingFaceH4/MATH-500"])
-def test_other_names_are_data_sets_of_the_broker(name: str) -> None:
+def test_other_names_are_data_sets_of_the_hub(name: str) -> None:
     assert find_rows(name, split="test", subset="main") == HubRows(name=name, subset="main", split="test")
 
 
@@ -67,7 +67,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return asked
 
 
-def test_broker_rows_come_from_the_datasets_library_and_a_set_that_does_not_says_how_to_use_a_file(hub: Mock) -> None:
+def test_hub_rows_come_from_the_datasets_library_and_a_set_that_does_not_says_how_to_use_a_file(hub: Mock) -> None:
     rows = list(find_rows("openai/gsm8k", split="test", subset="main").read())
     hub.assert_called_once_with("openai/gsm8k", "main", split="test")
     assert [row.fields for row in rows] == ROWS

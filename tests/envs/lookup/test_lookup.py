@@ -8,9 +8,8 @@ from playing import play, use, write_rows
 from turntree.envs import DataError, MissingExtra, make
 from turntree.envs.lookup.corpus import Corpus, Document
 from turntree.envs.lookup.documents import read_corpus
-from turntree.envs.lookup.island import island, towns
 from turntree.envs.lookup.key_value import KeyValue
-from turntree.envs.lookup.search import Search
+from turntree.envs.lookup.search import Search, island, towns
 
 
 def test_doing_nothing_or_something_besides_loses() -> None:

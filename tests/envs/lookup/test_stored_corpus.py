@@ -137,7 +137,7 @@ def test_columns_go_by_published_names_and_a_folder_of_texts_is_a_corpus(tmp_pat
         read_corpus(tmp_path / "nothing")
 
 
-def test_a_corpus_may_come_from_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_may_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def load_dataset(name: str, subset: str | None, *, split: str) -> list[dict[str, str]]:

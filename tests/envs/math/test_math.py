@@ -93,7 +93,7 @@ def test_where_a_row_has_only_a_worked_solution_its_last_box_is_the_answer(math,
     assert math("math", row={"problem": "?", "solution": solution}).task(0).answer == answer
 
 
-def test_without_files_each_set_is_asked_of_the_broker_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_each_set_is_asked_of_the_hub_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TURNTREE_DATA", raising=False)
     asked = []
 
@@ -147,7 +147,7 @@ def test_a_malformed_row_names_file_line_and_field(tmp_path: Path, name: str, ro
     assert complaint in str(error.value)
 
 
-def test_an_unknown_set_or_split_is_refused_and_the_folder_of_data_is_used_before_the_broker(
+def test_an_unknown_set_or_split_is_refused_and_the_folder_of_data_is_used_before_the_hub(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TURNTREE_DATA", raising=False)

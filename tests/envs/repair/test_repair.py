@@ -12,7 +12,7 @@ from machine_speed import patience
 from tables import table
 
 from turntree.envs import make
-from turntree.envs.repair.check import share_right
+from turntree.envs.repair.env import share_right
 from turntree.envs.repair.programs import Program, expected, find_program, programs
 from turntree.envs.repair.workspace import Workspace
 from turntree.envs.sandbox import CodeResult, CodeStatus

@@ -69,8 +69,8 @@ def test_without_a_deadline_everything_runs_in_the_thread_of_the_caller() -> Non
 
 def test_a_late_call_is_given_up_at_its_deadline_or_the_episodes_and_told_to_the_model(stuck):
     executor = ToolExecutor(seconds=patience(0.2))
-    step_inline, late, also = executor.run([job(say("a")), job(stuck), job(say("b"))])
-    assert (step_inline.text, also.text) == ("a", "b")
+    first, late, last = executor.run([job(say("a")), job(stuck), job(say("b"))])
+    assert (first.text, last.text) == ("a", "b")
     assert isinstance(late.error, ToolError)
     assert str(late.error) == f"search took longer than {executor.seconds:g} s and was abandoned"
     assert late.late

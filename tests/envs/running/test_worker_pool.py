@@ -24,7 +24,7 @@ def test_results_and_errors_come_back_idle_threads_end_and_nothing_is_taken_afte
     pool.submit(int).result(timeout=patience(10))
     eventually(lambda: pool.num_threads == 0)
     assert pool.submit(int).result(timeout=patience(10)) == 0
-    with pytest.raises(ValueError, match="at least one worker"):
+    with pytest.raises(ValueError, match="max_workers must be at least 1"):
         WorkerPool(0)
     pool = WorkerPool(1)
     pool.shutdown()

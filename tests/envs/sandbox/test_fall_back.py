@@ -19,7 +19,7 @@ def test_it_is_said_once_and_why_can_be_forbidden_and_is_none_where_it_is_asked_
     done = run_poorly(RUN, TURNTREE_ISOLATION="")
     assert done.stdout == "ok process True\n" * 2
     assert done.stderr.count("IsolationWarning") == 1
-    assert "Operation not permitted), and can read every file that its user may read" in done.stderr
+    assert "Operation not permitted), and it can read every file that its user may read" in done.stderr
     done = run_poorly(RUN, TURNTREE_ISOLATION="namespaces")
     assert "cannot be confined here with isolation='namespaces'" in done.stderr
     assert not done.stdout
@@ -51,9 +51,9 @@ def test_python_that_only_root_may_read_is_read_and_nothing_else_of_root(tmp_pat
 @needs_closed_python
 def test_or_it_is_said_in_a_line_why_it_cannot_be() -> None:
     done = run_poorly("from turntree.envs.sandbox import PythonSandbox; PythonSandbox().run('1')")
-    said = done.stderr.splitlines()[-1]
-    assert "PermissionError: only root may read" in said
-    assert said.endswith("give python= an interpreter that every user may read, or take DockerSandbox")
+    message = done.stderr.splitlines()[-1]
+    assert "PermissionError: only root may read" in message
+    assert message.endswith("set python= to an interpreter that every user may read, or use DockerSandbox")
 
 
 def test_the_variable_says_what_auto_means_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from turntree.envs.service.airline import AirlineDesk
 from turntree.envs.service.airline_tasks import airline_task
 from turntree.envs.service.airline_world import FREE_BAGS, VOUCHER, airline
 from turntree.envs.service.database import Database
-from turntree.envs.service.desk import worked
+from turntree.envs.service.desk import desk_after
 from turntree.envs.service.env import AirlineService
 
 TASKS = [airline_task("train", index) for index in range(120)]
@@ -40,7 +40,7 @@ def test_the_tasks_own_calls_all_succeed_and_change_something() -> None:
         for action in task.metadata["actions"]:
             run(own, action["name"], **action["kwargs"])
         assert own.database.changes()
-        assert own.database.changes() == worked(desk(), task.metadata["actions"]).database.changes()
+        assert own.database.changes() == desk_after(desk(), task.metadata["actions"]).database.changes()
         kinds.add(task.id.rpartition("/")[2])
     assert len(kinds) == 8
 

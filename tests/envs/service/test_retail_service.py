@@ -12,7 +12,7 @@ from tables import table
 
 from turntree.envs import DataError, Message, Role, Task, make, require_conformance
 from turntree.envs.service.database import Database, read_tables
-from turntree.envs.service.desk import worked
+from turntree.envs.service.desk import desk_after
 from turntree.envs.service.env import RetailService
 from turntree.envs.service.retail import TABLES, RetailDesk
 
@@ -78,7 +78,7 @@ def test_another_simulated_user_may_take_part(shop: Path) -> None:
         def answer(self, task: Task, dialogue: Any) -> str | None:
             return None if len(dialogue) > 3 else f"I heard {dialogue[-1].content}"
 
-    env = RetailService(data=shop, customer=Silent(), system_prompt="")
+    env = RetailService(data=shop, simulated_user=Silent(), system_prompt="")
     assert not env.forkable
     assert env.reset(options={"index": 0})[0] == "Hello."
     assert env.step("Yes!")[0] == "I heard Yes!"
@@ -229,7 +229,7 @@ def test_the_published_actions_are_accepted_by_our_tools() -> None:
     writes = refused = 0
     for index in range(env.num_tasks or 0):
         actions = [a for a in env.task(index).metadata["actions"] if a["name"].split("_")[0] not in ("get", "find")]
-        changes = worked(RetailDesk(database), actions).database.changes()
+        changes = desk_after(RetailDesk(database), actions).database.changes()
         orders = {action["kwargs"]["order_id"] for action in actions if "order_id" in action["kwargs"]}
         writes += len(orders)
         refused += len(orders - set(changes.get("orders", {})))

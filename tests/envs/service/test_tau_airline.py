@@ -10,7 +10,7 @@ from tables import table
 from turntree.envs import DataError
 from turntree.envs.errors import ToolError
 from turntree.envs.service.database import Database, read_tables
-from turntree.envs.service.desk import worked
+from turntree.envs.service.desk import desk_after
 from turntree.envs.service.env import TauAirline
 from turntree.envs.service.tau_airline import TABLES, TauAirlineDesk
 
@@ -131,5 +131,5 @@ def test_the_published_actions_are_accepted_and_nothing_near_them_does_the_same(
                 given = action["kwargs"]
                 others = [[{**action, "kwargs": {**given, name: another(given[name])}}] for name in given]
                 for instead in ([], *others):
-                    near = worked(desk, [*actions[:number], *instead, *actions[number + 1 :]])
+                    near = desk_after(desk, [*actions[:number], *instead, *actions[number + 1 :]])
                     assert near.database.changes() != own.database.changes(), (index, instead)

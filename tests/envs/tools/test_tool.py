@@ -58,8 +58,8 @@ def test_a_tool_still_is_its_function_returns_text_or_json_and_survives_copy_and
     assert pickle.loads(pickle.dumps(Counter.tools)) == Counter.tools
     assert copy.deepcopy(describe) is describe
     silent = lambda: 1  # noqa: E731
-    place = f"{__file__}:{silent.__code__.co_firstlineno}"
-    with pytest.raises(ToolDefinitionError, match=f"^{place}: tool .* needs a docstring"):
+    location = f"{__file__}:{silent.__code__.co_firstlineno}"
+    with pytest.raises(ToolDefinitionError, match=f"^{location}: tool .* needs a docstring"):
         Tool(silent)
 
 
@@ -90,11 +90,11 @@ def test_a_decorated_method_becomes_a_tool_of_its_environment_and_a_subclass_may
         def add(self, amount: int) -> int:
             return Counter.add(self, 2 * amount)
 
-    for kind, said in ((Counter, "4"), (Doubling, "8")):
+    for kind, result in ((Counter, "4"), (Doubling, "8")):
         counter = kind()
         assert [t.name for t in counter.tools] == ["add"]
-        assert counter.tools[0].run({"amount": 4}, owner=counter) == said
-        assert counter.add(3) == int(said) * 7 // 4
+        assert counter.tools[0].run({"amount": 4}, owner=counter) == result
+        assert counter.add(3) == int(result) * 7 // 4
 
 
 @made_up
@@ -148,7 +148,7 @@ def test_a_tool_that_brings_a_schema_alone_is_called_like_any_other() -> None:
     env.tools = (Remote(),)
     env.reset(seed=1)
     assert use(env, "echo", word="here") == "here"
-    assert not list(env.tool_calls_ahead(call(env, "echo", word="here"))), "nothing says that it is pure"
+    assert not list(env.tool_calls_ahead(call(env, "echo", word="here"))), "it is not declared pure"
 
 
 class Notebook(Toolset):

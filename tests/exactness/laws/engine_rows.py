@@ -48,7 +48,8 @@ def sample(
         core.add(
             Request(
                 prompt=prompt, sampling=how, state=DialogueState.from_tokens(prompt), seed=i,
-                deliver=lambda r, i=i: done.__setitem__(i, r.completion()), turn_draft=list(turn_drafts[i]) if turn_drafts else [],
+                deliver=lambda r, i=i: done.__setitem__(i, r.completion()), turn_draft=list(turn_drafts[i]) if
+                turn_drafts else [],
             )
         )  # fmt: skip
     while core.busy:

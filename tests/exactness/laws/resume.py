@@ -20,10 +20,9 @@ from laws.run_ahead import learnt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.resuming.interrupted_episodes import InterruptedEpisode, Newest
-from turntree.agents.resuming.interrupted_turns import InterruptedTurns
+from turntree.agents.resuming.interrupted_turns import InterruptedTurns, ResumeCounts
 from turntree.agents.resuming.recorded_env import RecordedEnv
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.resuming.resume_counts import ResumeCounts
 
 SHOWN, OWN = 1, 2
 """Seeds of what is trained on, and of what is sampled next."""

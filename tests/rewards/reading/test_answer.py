@@ -10,7 +10,7 @@ from turntree.rewards import final_answer, parse_number, same_number
 
 
 @pytest.mark.parametrize(("text", "answer"), table(__file__, "marked"))
-def test_the_answer_is_the_line_behind_the_last_mark(text: str, answer: str) -> None:
+def test_the_answer_is_the_line_after_the_last_mark(text: str, answer: str) -> None:
     assert final_answer(text) == (answer or None)
 
 

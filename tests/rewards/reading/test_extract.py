@@ -39,7 +39,7 @@ def test_an_option_that_is_ruled_out_is_not_chosen(text: str, letter: str) -> No
 
 
 @pytest.mark.parametrize("hidden", [r"\phantom{\boxed{5}}", r"\textcolor{white}{\boxed{5}}"])
-def test_a_box_behind_the_answer_that_cannot_be_seen_is_left_out_and_told(hidden: str) -> None:
+def test_a_hidden_box_after_the_answer_is_ignored_and_flagged(hidden: str) -> None:
     found = extract(rf"\boxed{{6}} {hidden}")
     assert (found.answer, found.flags) == ("6", (flags.PHANTOM,))
 

@@ -18,7 +18,7 @@ def drafted_after(said: list[int], turns: list[list[int]], rows: int = 1) -> lis
         forest.insert(DialogueState.from_tokens([2, i], task="other", env="e"), [3, 20 + i])
     handles = forest.begin([state] * rows)
     forest.commit(handles[:1], [said])
-    return paths(rows_of(forest.draft(handles, max_nodes=64, room=[8] * rows))[0])
+    return paths(rows_of(forest.draft(handles, max_nodes=64, max_depths=[8] * rows))[0])
 
 
 def test_below_the_root_what_the_state_says_after_the_last_token_of_the_path_is_drafted() -> None:
@@ -47,10 +47,10 @@ def test_a_row_is_drafted_for_as_it_would_be_alone(rows: int) -> None:
         forest.insert(state(int(rng.integers(0, 9))), rng.integers(0, 4, 40).tolist())
     handles = forest.begin([state(row % 9) for row in range(rows)])
     forest.commit(handles, [rng.integers(0, 4, row % 7).tolist() for row in range(rows)])  # of no token, too
-    together = forest.draft(handles, max_nodes=24, room=[(row + 1) % 5 for row in range(rows)])
+    together = forest.draft(handles, max_nodes=24, max_depths=[(row + 1) % 5 for row in range(rows)])
     assert len(together.tokens) >= 4 * rows
     for row, handle in enumerate(handles):
-        alone = forest.draft([handle], max_nodes=24, room=[(row + 1) % 5])
+        alone = forest.draft([handle], max_nodes=24, max_depths=[(row + 1) % 5])
         mine = slice(*together.offsets[row : row + 2].tolist())
         assert alone.tokens.tolist() == together.tokens[mine].tolist()
         assert alone.parents.tolist() == together.parents[mine].tolist()

@@ -121,9 +121,9 @@ def test_what_one_store_was_told_is_drafted_by_another(log: TurnLog) -> None:
     one.note(HERE, (7, 8, 9))
     one.swap()
     turn = forest.begin([HERE])
-    assert forest.draft(turn, max_nodes=3, room=[8]).tokens.tolist() == []
+    assert forest.draft(turn, max_nodes=3, max_depths=[8]).tokens.tolist() == []
     assert other.swap().received == 1
-    assert forest.draft(turn, max_nodes=3, room=[8]).tokens.tolist() == [7, 8, 9]
+    assert forest.draft(turn, max_nodes=3, max_depths=[8]).tokens.tolist() == [7, 8, 9]
 
 
 def test_turns_of_others_beyond_the_vocabulary_are_left_out_and_counted(log: TurnLog) -> None:

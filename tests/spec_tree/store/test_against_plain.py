@@ -88,7 +88,7 @@ class Both:
 
     def draft(self, *, room: int, total_nodes: int | None, **limits: Any) -> None:
         handles, rooms = [turn.real for turn in self.going], [room] * len(self.going)
-        drafts = rows_of(self.real.draft(handles, room=rooms, total_nodes=total_nodes, **limits))
+        drafts = rows_of(self.real.draft(handles, max_depths=rooms, total_nodes=total_nodes, **limits))
         assert total_nodes is None or sum(map(len, drafts)) <= total_nodes
         floor = limits.pop("min_probability")
         self.drafted += sum(map(len, drafts))
@@ -217,7 +217,7 @@ def test_what_follows_the_whole_prefix_is_drafted_by_both(data: st.DataObject, a
             forest.insert(STATES[1], turn)
         handles = forest.begin([STATES[1]])
         forest.commit(handles, [spoken])
-        drafts.append(rows_of(forest.draft(handles, max_nodes=128, room=[64]))[0])
+        drafts.append(rows_of(forest.draft(handles, max_nodes=128, max_depths=[64]))[0])
     drafted, expected = (set(paths(nodes)) for nodes in drafts)
     assert expected <= drafted
     ahead = [turn[len(spoken) :] for turn in turns if turn[: len(spoken)] == spoken and END not in spoken[-1:]]

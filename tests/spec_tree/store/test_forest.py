@@ -25,7 +25,7 @@ def forest() -> SpecForest:
 def draft_tokens(forest: Any, at: DialogueState, spoken: list[int], **options: Any) -> list[int]:
     handles = forest.begin([at])
     forest.commit(handles, [spoken])
-    options = {"max_nodes": 4, "room": [8], "chain": True, **options}
+    options = {"max_nodes": 4, "max_depths": [8], "chain": True, **options}
     tokens: list[int] = forest.draft(handles, **options).tokens.tolist()
     forest.end(handles, keep=False)
     return tokens
@@ -35,9 +35,9 @@ def test_a_turn_is_not_drafted_from_its_own_end() -> None:
     forest = SpecForest(CONFIG)
     handles = forest.begin([state()])
     forest.commit(handles, [[1, 2, 3]])
-    assert not len(forest.draft(handles, max_nodes=8, room=[8]).tokens)
+    assert not len(forest.draft(handles, max_nodes=8, max_depths=[8]).tokens)
     forest.commit(handles, [[1, 2]])
-    assert forest.draft(handles, max_nodes=3, room=[8]).tokens.tolist() == [3, 1, 2]
+    assert forest.draft(handles, max_nodes=3, max_depths=[8]).tokens.tolist() == [3, 1, 2]
 
 
 def test_a_turn_that_left_the_tree_joins_again_and_without_re_joining_it_does_not() -> None:
@@ -71,7 +71,7 @@ def test_a_turn_is_drafted_from_its_own_context_and_from_nobody_elses() -> None:
     forest = SpecForest(CONFIG)
     mine, other, none = forest.begin([state()] * 3, [[1, 2, 3, 4], [1, 2, 5, 6], []])
     forest.commit([mine, other, none], [[1, 2], [1, 2], [1, 2]])
-    drafts = [set(forest.draft([h], max_nodes=8, room=[1]).tokens.tolist()) for h in (mine, other, none)]
+    drafts = [set(forest.draft([h], max_nodes=8, max_depths=[1]).tokens.tolist()) for h in (mine, other, none)]
     assert drafts == [{3}, {5}, set()]
     forest.end([mine, other])
     assert not {3, 4, 5, 6} & set(draft_tokens(forest, state(), [1, 2], max_nodes=8, chain=False))
@@ -86,7 +86,7 @@ def test_of_many_long_contexts_nearly_all_places_are_found_also_after_room_was_m
     assert forest.stats().context_bytes > before
     at = rng.integers(2, 3990, 64)
     forest.commit(handles, [contexts[row, index - 2 : index].tolist() for row, index in enumerate(at)])
-    drafts = rows_of(forest.draft(handles, max_nodes=1, room=[1] * 64))
+    drafts = rows_of(forest.draft(handles, max_nodes=1, max_depths=[1] * 64))
     found = [[node.token for node in nodes] == [contexts[row, at[row]]] for row, nodes in enumerate(drafts)]
     assert found[0], "it was copied"
     assert sum(found) >= 62
@@ -99,13 +99,13 @@ def test_a_batch_budget_goes_to_the_most_probable_nodes_of_all_rows() -> None:
     for token in range(4, 8):
         forest.insert(state(1), [token, 8, token])
     handles = forest.begin([state(1), state(0)])
-    whole = rows_of(forest.draft(handles, max_nodes=8, room=[3, 3]))
+    whole = rows_of(forest.draft(handles, max_nodes=8, max_depths=[3, 3]))
     for total in range(17):
         best = sorted((node.probability for nodes in whole for node in nodes), reverse=True)[:total]
-        cut = rows_of(forest.draft(handles, max_nodes=8, room=[3, 3], total_nodes=total))
+        cut = rows_of(forest.draft(handles, max_nodes=8, max_depths=[3, 3], total_nodes=total))
         assert sorted((node.probability for nodes in cut for node in nodes), reverse=True) == best
         assert [nodes[: len(kept)] for nodes, kept in zip(whole, cut, strict=True)] == cut
-    unsure, sure = rows_of(forest.draft(handles, max_nodes=8, room=[3, 3], total_nodes=2))
+    unsure, sure = rows_of(forest.draft(handles, max_nodes=8, max_depths=[3, 3], total_nodes=2))
     assert len(sure) > len(unsure)
 
 
@@ -115,7 +115,7 @@ def test_a_chain_does_not_turn_back_to_a_sibling(forest: SpecForest) -> None:
         forest.insert(state(), turn)
     handles = forest.begin([state()])
     for room in (1, 2, 8):
-        (nodes,) = rows_of(forest.draft(handles, max_nodes=8, room=[room], chain=True))
+        (nodes,) = rows_of(forest.draft(handles, max_nodes=8, max_depths=[room], chain=True))
         assert nodes[0].token == 1
         assert not malformed(nodes, last=-1, room=room, max_nodes=8, chain=True)
 
@@ -126,7 +126,7 @@ def test_probabilities_are_as_often_right_as_they_say() -> None:
     believed = np.zeros((1200, 2))
     for step in range(1200):
         handles = forest.begin([state()])
-        for node in rows_of(forest.draft(handles, max_nodes=8, room=[8]))[0]:
+        for node in rows_of(forest.draft(handles, max_nodes=8, max_depths=[8]))[0]:
             if node.depth == 1:
                 believed[step, node.token - 1] = node.probability
         forest.commit(handles, [[1 if rng.random() < 0.8 else 2, 3]])
@@ -139,18 +139,18 @@ def test_probabilities_stay_probabilities_however_often_drafts_fail(forest: Spec
     forest.insert(state(), list(range(100, 240)))
     for _ in range(3000):
         handles = forest.begin([state()])
-        forest.draft(handles, max_nodes=128, room=[200])
+        forest.draft(handles, max_nodes=128, max_depths=[200])
         forest.commit(handles, [[1]])
         forest.end(handles, keep=False)
     for _ in range(20):  # the deepest draft comes true
         handles = forest.begin([state()])
-        forest.draft(handles, max_nodes=128, room=[128], chain=True)
+        forest.draft(handles, max_nodes=128, max_depths=[128], chain=True)
         forest.commit(handles, [list(range(100, 228))])
         forest.end(handles, keep=False)
     assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
     handles = forest.begin([state()])
     for chain in (False, True):
-        (nodes,) = rows_of(forest.draft(handles, max_nodes=128, room=[200], chain=chain))
+        (nodes,) = rows_of(forest.draft(handles, max_nodes=128, max_depths=[200], chain=chain))
         assert nodes
         assert not malformed(nodes, last=-1, room=200, max_nodes=128, chain=chain)
 
@@ -201,7 +201,7 @@ def test_turns_that_begin_and_end_together_are_drafted_and_kept_as_one_by_one() 
         others = [single.begin([one], [context])[0] for one, context in zip(states, contexts, strict=True)]
         for k in (0, 8):
             drafts = [
-                forest.draft(turns, max_nodes=6, room=[6] * 12)
+                forest.draft(turns, max_nodes=6, max_depths=[6] * 12)
                 for forest, turns in ((together, handles), (single, others))
             ]
             for one, other in zip(*map(astuple, drafts), strict=True):
@@ -222,8 +222,8 @@ def test_turns_that_begin_and_end_together_are_drafted_and_kept_as_one_by_one() 
 
 def test_rows_and_arguments_must_agree_and_an_ended_handle_is_unknown(forest: SpecForest) -> None:
     handles = forest.begin([state(), state(1)])
-    with pytest.raises(ValueError, match="room needs one entry per row: expected 2, got 1"):
-        forest.draft(handles, max_nodes=1, room=[1])
+    with pytest.raises(ValueError, match="max_depths needs one entry per row: expected 2, got 1"):
+        forest.draft(handles, max_nodes=1, max_depths=[1])
     with pytest.raises(ValueError, match="tokens needs one entry per row: expected 2, got 1"):
         forest.commit(handles, [[1]])
     with pytest.raises(ValueError, match="contexts needs one entry per state: expected 2, got 1"):
@@ -231,7 +231,7 @@ def test_rows_and_arguments_must_agree_and_an_ended_handle_is_unknown(forest: Sp
     handles = forest.begin([state()])
     forest.end(handles)
     for call in (
-        lambda: forest.draft(handles, max_nodes=1, room=[1]),
+        lambda: forest.draft(handles, max_nodes=1, max_depths=[1]),
         lambda: forest.commit(handles, [[1]]),
         lambda: forest.end(handles),
         lambda: forest.commit([77], [[1]]),
@@ -291,7 +291,7 @@ def test_a_long_turn_is_drafted_to_its_end_though_it_lies_in_pieces(forest: Spec
     reader = forest.begin([state()])
     at = 0
     while at < 700:
-        (nodes,) = rows_of(forest.draft(reader, max_nodes=100, room=[100], chain=True))
+        (nodes,) = rows_of(forest.draft(reader, max_nodes=100, max_depths=[100], chain=True))
         right = best_path(nodes, turn[at:])
         assert right == min(100, 700 - at)
         forest.commit(reader, [turn[at : at + right]])

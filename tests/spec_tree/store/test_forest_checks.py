@@ -53,7 +53,7 @@ def test_a_store_that_learnt_an_observation_is_noticed() -> None:
             forest.insert(STATE, asked)
         (handle,) = forest.begin([STATE])
         forest.commit([handle], [[1, 2]])
-        (nodes,) = rows_of(forest.draft([handle], max_nodes=16, room=[8]))
+        (nodes,) = rows_of(forest.draft([handle], max_nodes=16, max_depths=[8]))
         assert bool(unfounded(nodes, 2, [(1, 2, 9), (1, 2)])) == entered
 
 
@@ -67,7 +67,7 @@ def test_followers_that_outlive_their_turn_are_noticed(monkeypatch: pytest.Monke
         forest.end(handles, keep=False)
         handles = forest.begin([STATE])
         forest.commit(handles, [[1, 2]])
-        (nodes,) = rows_of(forest.draft(handles, max_nodes=16, room=[8]))
+        (nodes,) = rows_of(forest.draft(handles, max_nodes=16, max_depths=[8]))
         return unfounded(nodes, 2, [(1, 2)])
 
     assert not drafted_after_aborting()

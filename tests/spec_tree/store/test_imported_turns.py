@@ -39,7 +39,7 @@ def played(forest: SpecForest, rounds: int = 3, *, siblings: int = 4) -> float:
             while any(left):
                 at = [row for row in range(siblings) if left[row]]
                 room = [len(left[row]) - 1 for row in at]
-                batch = forest.draft([handles[row] for row in at], max_nodes=8, room=room, chain=True)
+                batch = forest.draft([handles[row] for row in at], max_nodes=8, max_depths=room, chain=True)
                 for index, row in enumerate(at):
                     drafted, kept = batch.tokens[batch.offsets[index] : batch.offsets[index + 1]].tolist(), 0
                     while kept < len(drafted) and drafted[kept] == left[row][kept]:
@@ -83,7 +83,7 @@ def test_what_was_learnt_of_a_wrong_past_is_forgotten_with_it(tmp_path: Path) ->
     forest.insert_all([STATES[0]] * 2, [way(0)] * 2)
     handles, before = forest.begin([STATES[0]] * 4), first_weights()
     for token in way(0) * 20:
-        forest.draft(handles, max_nodes=4, room=[4] * 4)
+        forest.draft(handles, max_nodes=4, max_depths=[4] * 4)
         forest.commit(handles, [[token]] * 4)
         if forest.imported_counters()["imported_evicted"] > 2:  # of four
             break

@@ -7,7 +7,7 @@ from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 def drafted(forest: SpecForest, states: list[DialogueState]) -> list[list[int]]:
     handles = forest.begin(states)
-    batch = forest.draft(handles, max_nodes=16, room=[16] * len(handles))
+    batch = forest.draft(handles, max_nodes=16, max_depths=[16] * len(handles))
     forest.end(handles, keep=False)
     return [batch.tokens.tolist(), batch.parents.tolist(), batch.offsets.tolist()]
 

@@ -32,7 +32,7 @@ def tokens_per_forward_pass(forest: Any, turns: Iterable[tuple[DialogueState, li
     for state, turn in turns:
         handles, at = forest.begin([state]), 0
         while at < len(turn):
-            (nodes,) = rows_of(forest.draft(handles, room=[len(turn) - at], **limits))
+            (nodes,) = rows_of(forest.draft(handles, max_depths=[len(turn) - at], **limits))
             step = min(best_path(nodes, turn[at:]) + 1, len(turn) - at)
             forest.commit(handles, [turn[at : at + step]])
             at += step

@@ -16,7 +16,7 @@ def state(index: int) -> DialogueState:
 
 def whole(forest: SpecForest, at: DialogueState, turn: list[int]) -> bool:
     handles = forest.begin([at])
-    (nodes,) = rows_of(forest.draft(handles, max_nodes=128, room=[128], chain=True))
+    (nodes,) = rows_of(forest.draft(handles, max_nodes=128, max_depths=[128], chain=True))
     forest.end(handles, keep=False)
     return best_path(nodes, turn) == len(turn)
 
@@ -74,7 +74,7 @@ class Stream:
         wrong += misremembered(self.forest, self.finished, (tuple(said) for _, said, _ in self.live.values()))
         if self.live:
             handles = list(self.live)
-            batch = self.forest.draft(handles, max_nodes=32, room=[20] * len(handles))
+            batch = self.forest.draft(handles, max_nodes=32, max_depths=[20] * len(handles))
             held = indexed(self.forest)
             for handle, nodes in zip(handles, rows_of(batch), strict=True):
                 _, said, asked = self.live[handle]
@@ -160,7 +160,7 @@ def test_a_live_turn_longer_than_the_ring_is_drafted_for_and_not_kept(at_once: i
         if start % 50 == 0:
             assert not broken(forest)
     forest.insert(state(2), [4999, 5000, 7, 8])
-    (nodes,) = rows_of(forest.draft(handles[:1], max_nodes=2, room=[8]))
+    (nodes,) = rows_of(forest.draft(handles[:1], max_nodes=2, max_depths=[8]))
     assert [node.token for node in nodes] == [7, 8]
     forest.commit(handles, [[7, 8], [5]])
     forest.end(handles)
@@ -186,7 +186,7 @@ def test_more_live_turns_than_the_ring_has_room_for_do_no_harm(forest: SpecFores
     for _ in range(20):
         forest.commit(handles, [[1, 2, 3]] * 100)
         assert not broken(forest)
-    assert len(forest.draft(handles, max_nodes=4, room=[4] * 100).tokens)
+    assert len(forest.draft(handles, max_nodes=4, max_depths=[4] * 100).tokens)
     forest.end(handles)
     stats = forest.stats()
     assert stats.rollouts + stats.evicted_rollouts == 100
@@ -205,7 +205,7 @@ def test_what_was_overwritten_is_not_found_in_the_room_that_a_live_turn_reserves
             said = rng.integers(0, 30, 2).tolist()
             forest.commit(handles, [said, said[:1]])
             held = indexed(forest)
-            first, second = rows_of(forest.draft(handles, max_nodes=64, room=[30] * 2))
+            first, second = rows_of(forest.draft(handles, max_nodes=64, max_depths=[30] * 2))
             assert not unfounded(first, said[1], held, alike=alike)
             assert not unfounded(second, said[0], held, alike=alike)
         forest.end(handles, keep=False)
@@ -218,7 +218,7 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
         forest.insert(state(index % 20), [7, 8, 9] + [100 + index] * 60)
     handles = forest.begin([state(3), state(99)])
     forest.commit(handles, [[7, 8], [7, 8]])
-    forest.draft(handles, max_nodes=64, room=[8, 8])
+    forest.draft(handles, max_nodes=64, max_depths=[8, 8])
     live = forest.live_table.turns
     for row in forest.live_table.rows(handles):
         positions = live.candidates[row, : live.candidate_count[row]].tolist()
@@ -252,7 +252,7 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
         forest.insert(state(8), [1, 2, token])
     reader = forest.begin([state(8)])
     forest.commit(reader, [[1, 2]])
-    forest.draft(reader, max_nodes=8, room=[8])
+    forest.draft(reader, max_nodes=8, max_depths=[8])
     turns, row = forest.live_table.turns, forest.live_table.rows([reader[0]])[0]
     order = [int(forest.rollouts.store.log.tokens[position + 1]) for position in turns.candidates[row, :3]]
     assert order == [2002, 2001, 2000]

@@ -38,7 +38,7 @@ def filled(config: ForestConfig = CONFIG, *, turns: int = 40, seed: int = 0) -> 
             continue
         handles = forest.begin([at])
         for token in said:
-            forest.draft(handles, max_nodes=8, room=[8])
+            forest.draft(handles, max_nodes=8, max_depths=[8])
             forest.commit(handles, [[token]])
         forest.end(handles, keep=bool(turn % 2) or turn < 9)
     return forest
@@ -49,7 +49,7 @@ def drafts(forest: SpecForest, seed: int = 1) -> list[DraftBatch]:
     batches = []
     handles = forest.begin([state(index) for index in range(8)])
     for _ in range(6):
-        batches.append(forest.draft(handles, max_nodes=16, room=[9] * 8))
+        batches.append(forest.draft(handles, max_nodes=16, max_depths=[9] * 8))
         forest.commit(handles, [spoken(chance, 3)[:-1] for _ in handles])
     forest.end(handles, keep=False)
     return batches

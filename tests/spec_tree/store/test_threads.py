@@ -66,7 +66,7 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
             while not done.is_set():
                 room = rng.integers(0, 30, 3).tolist()
                 chain = bool(rng.random() < 0.3)
-                batch = forest.draft(handles, max_nodes=24, room=room, chain=chain)
+                batch = forest.draft(handles, max_nodes=24, max_depths=room, chain=chain)
                 for nodes, before, deep in zip(rows_of(batch), last, room, strict=True):
                     wrong = malformed(nodes, last=before, room=deep, max_nodes=24, chain=chain, ends={END})
                     assert not wrong, wrong
@@ -92,7 +92,7 @@ def test_threads_that_keep_and_abort_leave_what_was_kept() -> None:
             for tokens in turns:
                 kept, aborted = forest.begin([state(), state(1)])
                 for token in tokens:
-                    forest.draft([kept, aborted], max_nodes=4, room=[4, 4])
+                    forest.draft([kept, aborted], max_nodes=4, max_depths=[4, 4])
                     forest.commit([kept, aborted], [[token], [token]])
                 forest.end([kept])
                 forest.end([aborted], keep=False)

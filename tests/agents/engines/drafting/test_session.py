@@ -83,7 +83,7 @@ def test_trees_with_tokens_beyond_the_vocabulary_are_not_drafted() -> None:
     forest = SpecForest()
     states = [DialogueState(exact=number, env=str(number)) for number in (1, 2, 3)]
     forest.insert_all(states, [[1, 2], [3, 2**31 - 1], [4, 5]])
-    draft = forest.draft(forest.begin(states), max_nodes=4, room=[4] * 3)
+    draft = forest.draft(forest.begin(states), max_nodes=4, max_depths=[4] * 3)
     kept = within(draft, 10)
     assert (kept.tokens.tolist(), kept.offsets.tolist()) == ([1, 2, 4, 5], [0, 2, 2, 4])
     assert within(draft, 2**31).tokens.tolist() == [1, 2, 3, 2**31 - 1, 4, 5]

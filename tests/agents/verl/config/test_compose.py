@@ -148,11 +148,11 @@ def test_a_store_of_another_run_reaches_the_store_of_every_engine(engine, compos
     ours.save(tmp_path / "ours.npz")
     theirs.save(tmp_path / "theirs.npz")
     monkeypatch.chdir(tmp_path)
-    base = "cpu" if engine == "local" else "gpu"
-    mine = f"defaults: [turntree_trainer, {{override device: {base}}}, {{override engine: {engine}}}, _self_]"
+    device = "cpu" if engine == "local" else "gpu"
+    mine = f"defaults: [turntree_trainer, {{override device: {device}}}, {{override engine: {engine}}}, _self_]"
     given = composed("turntree.import_turns=ours.npz", text=mine).verl
-    assert store_settings(given, engine).past == str(tmp_path / "ours.npz")
-    assert store_settings(composed(text=mine).verl, engine).past == ""
+    assert store_settings(given, engine).import_turns == str(tmp_path / "ours.npz")
+    assert store_settings(composed(text=mine).verl, engine).import_turns == ""
     bad = {"theirs.npz": "those of 0123", "gone": "No such file", "'~nobody-of-that-name/x'": "home directory"}
     for store, message in bad.items():
         override = f"turntree.import_turns={store}"
@@ -163,7 +163,6 @@ def test_a_store_of_another_run_reaches_the_store_of_every_engine(engine, compos
 
 
 def store_settings(config: Any, engine: str) -> ForestConfig:
-    """Settings of the store as the engine's processes read them."""
     given = config.actor_rollout_ref.rollout.engine_kwargs
     if engine == "vllm":
         return DrafterSettings.from_additional_config(OmegaConf.to_container(given.vllm.additional_config)).forest

@@ -38,8 +38,7 @@ SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "a
 
 
 def covering(choices: Iterable[Choice], together: int) -> list[Choice]:
-    """Few of the choices, in which every ``together`` options that go together meet: of two, one is the engine."""
-
+    # A few choices in which every ``together`` compatible options meet; of pairs, one is the engine.
     def meeting(choice: Choice) -> set[tuple[tuple[str, str], ...]]:
         met = itertools.combinations(choice.options, together)
         return {options for options in met if together > 2 or "engine" in dict(options)}
@@ -54,19 +53,14 @@ def covering(choices: Iterable[Choice], together: int) -> list[Choice]:
 
 
 def third(rows: Iterable[Any]) -> list[Any]:
-    """The rows, of which two in three wait for a release."""
-    return [pytest.param(row, marks=[pytest.mark.release] if place % 3 else []) for place, row in enumerate(rows)]
+    # Two rows in three only run before a release.
+    return [pytest.param(row, marks=[pytest.mark.release] if index % 3 else []) for index, row in enumerate(rows)]
 
 
 def put_together(choice: Choice, composed: Compose) -> Composition:
-    named = (f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}")
-    return composed(
-        *named,
-        f"algorithm={choice.algorithm}",
-        f"mode={choice.mode}",
-        f"speculation=[{','.join(choice.speculation)}]",
-        config=None,
-    )
+    groups = ("engine", "size", "env", "algorithm", "mode", "reuse")
+    single = (f"{group}={getattr(choice, group)}" for group in groups)
+    return composed(*single, f"speculation=[{','.join(choice.speculation)}]", config=None)
 
 
 def require_valid(composition: Composition) -> None:
@@ -110,13 +104,12 @@ def test_verl_accepts_every_three_options_that_go_together(composed: Compose) ->
 
 
 LOCAL = ("engine=local", "device=gpu")
-QWEN = table(__file__, "qwen")
-"""Shapes of Qwen2.5 by size."""
+QWEN = table(__file__, "qwen")  #: shapes of Qwen2.5 by size
 
 
 @pytest.mark.parametrize("size", ["0.5b", pytest.param("1.5b", marks=pytest.mark.release)])
 def test_turntrees_engine_gives_its_memory_to_the_trainer_on_a_gpu(size: str) -> None:
-    config = compose(None, [*LOCAL, f"size={size}", "speculation=[tree,replay,run_ahead]"]).verl
+    config = compose(None, [*LOCAL, f"size={size}", "speculation=[tree,run_ahead]", "reuse=same_seed"]).verl
     rollout = config.actor_rollout_ref.rollout
     assert (rollout.name, rollout.dtype, rollout.free_cache_engine) == ("turntree", "bfloat16", True)
     assert (config.trainer.device, config.trainer.n_gpus_per_node) == ("cuda", 1)
@@ -127,7 +120,7 @@ def test_turntrees_engine_gives_its_memory_to_the_trainer_on_a_gpu(size: str) ->
 
 @cache
 def bytes_of(size: str) -> tuple[int, int]:
-    """Of a policy's weights, and of its keys and values of a token; no weight is made for it."""
+    # Bytes of a policy's weights, and of a token's keys and values.
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -139,7 +132,7 @@ def bytes_of(size: str) -> tuple[int, int]:
 
 
 def fitted(size: str, env: str, of: str) -> tuple[int, int]:
-    """Requests at once, and turns kept, of a size with the shapes of ``of``."""
+    # Concurrent requests and stored turns of a size, with the shapes of ``of``.
     rollout = compose(None, [*LOCAL, f"size={size}", f"env={env}"]).verl.actor_rollout_ref.rollout
     config = EngineSettings.parse(OmegaConf.to_container(rollout.engine_kwargs.turntree)).engine_config(
         max_batch=rollout.max_num_seqs,
@@ -162,7 +155,7 @@ def test_a_size_of_turntrees_engine_has_room_on_half_of_a_gpu(size: str, env: st
 
 
 def test_a_model_that_is_too_large_is_seen() -> None:
-    """Control: the same arithmetic has no room for many turns of seven billion parameters."""
+    # Control.
     assert fitted("1.5b", "airline", of="7b")[0] < 64
     with pytest.raises(ValueError, match="do not fit in 40,000,000,000 bytes"):
         fitted("1.5b", "airline", of="32b")
@@ -188,9 +181,9 @@ DRAFTS = [
 ]
 
 
-def verls(base: list[str], *overrides: str) -> Any:
-    """verl's configuration, not to be modified."""
-    return _verls(*base, *overrides)
+def verls(engine_options: list[str], *overrides: str) -> Any:
+    # verl's configuration; do not modify it.
+    return _verls(*engine_options, *overrides)
 
 
 @cache
@@ -204,12 +197,12 @@ def arguments(config: Any) -> dict[str, Any]:
     return given
 
 
-@pytest.mark.parametrize("base", [CPU, GPU])
-def test_the_drafter_is_put_into_vllms_own_arguments(base: list[str]) -> None:
-    config = verls(base, *DRAFTS)
+@pytest.mark.parametrize("engine_options", [CPU, GPU])
+def test_the_drafter_is_put_into_vllms_own_arguments(engine_options: list[str]) -> None:
+    config = verls(engine_options, *DRAFTS)
     given = arguments(config)
     rollout = config.actor_rollout_ref.rollout
-    assert (rollout.name, rollout.get("enable_sleep_mode")) == ("vllm", None if base is GPU else False)
+    assert (rollout.name, rollout.get("enable_sleep_mode")) == ("vllm", None if engine_options is GPU else False)
     wanted = {"model": DRAFTER, "method": "custom_class", "num_speculative_tokens": 5}
     assert wanted.items() <= given["speculative_config"].items()
     settings = DrafterSettings.from_additional_config(given["additional_config"])
@@ -226,25 +219,27 @@ def test_the_worker_takes_the_place_of_sglangs_ngram() -> None:
 
 
 @pytest.mark.parametrize("speculation", ["none", "tree"])
-@pytest.mark.parametrize(("base", "kept"), [(CPU, 0), (GPU, 0), (SGLANG, KEPT)])
-def test_an_engine_has_the_context_of_the_longest_episode(base: list[str], kept: int, speculation: str) -> None:
-    config = verls(base, f"speculation={speculation}")
+@pytest.mark.parametrize(("engine_options", "kept"), [(CPU, 0), (GPU, 0), (SGLANG, KEPT)])
+def test_an_engine_has_the_context_of_the_longest_episode(
+    engine_options: list[str], kept: int, speculation: str
+) -> None:
+    config = verls(engine_options, f"speculation={speculation}")
     longest = config.data.max_prompt_length + config.data.max_response_length
     assert config.actor_rollout_ref.rollout.max_model_len == longest + kept
     assert arguments(config).get("context_length") == (longest + kept if kept else None)
-    own = verls(base, f"{ROLLOUT}.max_model_len=9000").actor_rollout_ref.rollout
+    own = verls(engine_options, f"{ROLLOUT}.max_model_len=9000").actor_rollout_ref.rollout
     assert (own.max_model_len, own.engine_kwargs.sglang.get("context_length", 9000)) == (9000, 9000)
 
 
-@pytest.mark.parametrize("base", [GPU, SGLANG], ids=["vllm", "sglang"])
-@pytest.mark.parametrize(("model", "places"), [(2304, 2304), (4000, None)])
-def test_a_context_is_never_beyond_the_models_own(base, model, places, tmp_path):
+@pytest.mark.parametrize("engine_options", [GPU, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize(("model", "context"), [(2304, 2304), (4000, None)])
+def test_a_context_is_never_beyond_the_models_own(engine_options, model, context, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": model}))
-    fits = verls(base, f"actor_rollout_ref.model.path={tmp_path}")
+    fits = verls(engine_options, f"actor_rollout_ref.model.path={tmp_path}")
     longest = fits.data.max_prompt_length + fits.data.max_response_length
     assert longest == 2304
-    kept = KEPT if base is SGLANG else 0
-    assert fits.actor_rollout_ref.rollout.max_model_len == (places or longest + kept)
+    kept = KEPT if engine_options is SGLANG else 0
+    assert fits.actor_rollout_ref.rollout.max_model_len == (context or longest + kept)
 
 
 def test_sglang_captures_few_batch_sizes_with_drafts_and_what_is_given_in_its_words_stays() -> None:
@@ -265,28 +260,28 @@ def test_an_adapter_beside_graphs_of_two_widths_is_refused_before_the_start() ->
     verls(GPU, adapter)
 
 
-@pytest.mark.parametrize("base", [CPU, GPU, SGLANG])
-def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None:
-    config = verls(base, "speculation=none")
+@pytest.mark.parametrize("engine_options", [CPU, GPU, SGLANG])
+def test_without_speculation_an_engine_is_left_as_it_is(engine_options: list[str]) -> None:
+    config = verls(engine_options, "speculation=none")
     assert not {"speculative_config", "additional_config", "speculative_algorithm"} & arguments(config).keys()
-    replayed = arguments(verls(base, "speculation=[none,replay]"))
+    replayed = arguments(verls(engine_options, "speculation=none", "reuse=same_seed"))
     assert not {"speculative_config", "speculative_algorithm"} & replayed.keys(), "stored turns need no drafts"
     assert OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}") is None
 
 
-@pytest.mark.parametrize("way", ["replay", "exact", "lenient"])
-def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
-    assert arguments(verls(CPU, f"speculation=[tree,{way}]"))["max_logprobs"] == -1
+@pytest.mark.parametrize("reuse", ["same_seed", "rejection_sampling", "spec_rl"])
+def test_vllm_gives_the_log_probabilities_that_reuse_needs(reuse: str) -> None:
+    assert arguments(verls(CPU, f"reuse={reuse}"))["max_logprobs"] == -1
     assert "max_logprobs" not in arguments(verls(CPU, "speculation=tree"))
     with pytest.raises(ConfigError, match="routed experts are not known"):
-        verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.enable_rollout_routing_replay=true")
+        verls(CPU, f"reuse={reuse}", f"{ROLLOUT}.enable_rollout_routing_replay=true")
     with pytest.raises(ConfigError, match="logprobs_mode=processed_logprobs, got raw_logprobs"):
-        verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
+        verls(CPU, f"reuse={reuse}", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
 
 
 @pytest.mark.parametrize("drafts", ["none", "tree"])
 def test_run_ahead_has_priorities_with_every_engine(drafts: str) -> None:
-    ahead, without = [[f"speculation=[{drafts}{way}]"] for way in (",replay,run_ahead", ",replay")]
+    ahead, without = [[f"speculation=[{drafts}{also}]", "reuse=same_seed"] for also in (",run_ahead", "")]
     policies = [verls(CPU, *ways).actor_rollout_ref.rollout.scheduling_policy for ways in (ahead, without)]
     assert policies == ["priority", "fcfs"]
     wanted = {"enable_priority_scheduling": True, "default_priority_value": 0}
@@ -296,48 +291,47 @@ def test_run_ahead_has_priorities_with_every_engine(drafts: str) -> None:
 
 @pytest.mark.parametrize(("engine", "override", "message"), table(__file__, "kept_from_running_ahead"))
 def test_what_keeps_an_engine_from_running_ahead_is_refused(engine: str, override: str, message: str) -> None:
-    base = {"vllm": CPU, "sglang": SGLANG}[engine]
+    engine_options = {"vllm": CPU, "sglang": SGLANG}[engine]
     with pytest.raises(ConfigError, match=message):
-        verls(base, "speculation=[tree,run_ahead]", override)
+        verls(engine_options, "speculation=[tree,run_ahead]", override)
 
 
 def test_coupled_validations_need_of_vllm_what_reuse_needs() -> None:
     coupled = "turntree.validation.coupled=true"
     assert arguments(verls(CPU, "speculation=tree", coupled))["max_logprobs"] == -1
-    for base in (CPU, SGLANG):
+    for engine_options in (CPU, SGLANG):
         with pytest.raises(ConfigError, match=f"{coupled} begins turns .* routed experts are not known"):
-            verls(base, "speculation=tree", coupled, f"{ROLLOUT}.enable_rollout_routing_replay=true")
+            verls(engine_options, "speculation=tree", coupled, f"{ROLLOUT}.enable_rollout_routing_replay=true")
 
 
-@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("engine_options", [CPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("override", "message"), table(__file__, "impossible_overrides"))
-def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
+def test_what_does_not_go_together_is_refused(engine_options: list[str], override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        verls(base, override)
+        verls(engine_options, override)
 
 
-@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
-def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine(base: list[str]) -> None:
-    assert verls(
-        base, f"{SECTION}.sharing.replicas_per_task=1"
-    ).actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
-    assert verls(base, f"{SECTION}.sharing=null").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing is None
+@pytest.mark.parametrize("engine_options", [CPU, SGLANG], ids=["vllm", "sglang"])
+def test_draft_sharing_is_set_and_switched_off_with_every_engine(engine_options: list[str]) -> None:
+    on, off = (verls(engine_options, f"{SECTION}.sharing{value}") for value in (".replicas_per_task=1", "=null"))
+    assert on.actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
+    assert off.actor_rollout_ref.rollout.engine_kwargs.turntree.sharing is None
     with pytest.raises(ConfigError, match="did you mean 'replicas_per_task'"):
-        verls(base, f"{SECTION}.sharing.home=1")
+        verls(engine_options, f"{SECTION}.sharing.replica_per_task=1")
 
 
 @pytest.mark.parametrize(
-    ("base", "key", "drafter"),
+    ("engine_options", "key", "drafter"),
     [
         (CPU, "vllm.speculative_config", "{method: ngram, num_speculative_tokens: 4}"),
         (SGLANG, "sglang.speculative_algorithm", "EAGLE"),
     ],
 )
-def test_another_drafter_goes_alone(base: list[str], key: str, drafter: str) -> None:
+def test_another_drafter_goes_alone(engine_options: list[str], key: str, drafter: str) -> None:
     override = f"{ROLLOUT}.engine_kwargs.{key}={drafter}"
     with pytest.raises(ConfigError, match="speculation=none"):
-        verls(base, override)
-    config = verls(base, override, "speculation=none")
+        verls(engine_options, override)
+    config = verls(engine_options, override, "speculation=none")
     assert OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.{key}") == OmegaConf.create(f"x: {drafter}").x
 
 
@@ -356,23 +350,7 @@ def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter,
     assert config.trainer.experiment_name == experiment
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["actor_rollout_ref.hybrid_engine=true"], "replicas on devices of their own.*got True and turntree"),
-        (
-            ["actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"],
-            "weights that reach them there.*got False and n",
-        ),
-        (["actor_rollout_ref.rollout.n_gpus_per_node=2"], "takes 3 devices.*num_gpus=3"),
-        (
-            ["trainer.v1.separate_async.parameter_sync_step=2", "algorithm.rollout_correction.bypass_mode=false"],
-            "parameter_sync_step=2 on the CPU needs",
-        ),
-        (["turntree.reuse.mode=same_seed"], "begins later steps' episodes by itself"),
-        (["algorithm.filter_groups.enable=true"], "DAPO's filter would drop them"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "message"), table(__file__, "refused_with_separate_rollouts"))
 def test_what_separate_rollouts_cannot_be_used_with_is_refused(overrides: list[str], message: str) -> None:
     separate = ["mode=separate_async", "actor_rollout_ref.model.path=some/model"]
     with pytest.raises(ConfigError, match=message):
@@ -380,21 +358,21 @@ def test_what_separate_rollouts_cannot_be_used_with_is_refused(overrides: list[s
     assert replica_count(compose(None, separate).verl) == 1
 
 
-def test_vllm_judges_turns_where_the_weights_change_under_them_and_nowhere_else() -> None:
+def test_vllm_reverifies_turns_only_if_the_weights_change_during_episodes() -> None:
     options = ["engine=vllm_cpu", "actor_rollout_ref.model.path=some/model", "turntree.asynchronous.on_resume=turn"]
     settings = compose(None, [*options, "mode=colocate_async", "turntree.seeded=false"]).settings
     assert settings.played()["asynchronous"] == {"on_resume": "turn", "in_order": True}
     assert settings.draws_by_seed
     assert "asynchronous" not in compose(None, options).settings.played(), "the control: nothing is interrupted"
-    with pytest.raises(ConfigError, match=r"manager of episodes, as mode=colocate_async has it, and rollout.name="):
+    with pytest.raises(ConfigError, match=r"manager of episodes, as mode=colocate_async sets it, and rollout.name="):
         compose(None, [*options, "mode=colocate_async", "actor_rollout_ref.rollout.name=trtllm"])
 
 
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
 @pytest.mark.parametrize("engine", ["local", "vllm_cpu", "vllm", "sglang"])
 def test_every_engine_goes_on_while_the_policy_is_updated(mode: str, engine: str) -> None:
-    base = "cpu" if engine in ("local", "vllm_cpu") else "gpu"
-    options = [f"base={base}", f"engine={engine}", f"mode={mode}", "actor_rollout_ref.model.path=some/model"]
+    device = "cpu" if engine in ("local", "vllm_cpu") else "gpu"
+    options = [f"device={device}", f"engine={engine}", f"mode={mode}", "actor_rollout_ref.model.path=some/model"]
     composed = compose(None, options)
     assert composed.settings.asynchronous == ResumeConfig()
     assert composed.verl.actor_rollout_ref.hybrid_engine == (mode == "colocate_async")
@@ -404,8 +382,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "training.md"
 
 
 class Combination(NamedTuple):
-    """A row of the page's table of what a training can be combined with."""
-
+    # A row of the page's table of supported combinations.
     name: str
     keys: list[str]
     state: str
@@ -419,7 +396,6 @@ def combinations() -> list[Combination]:
 
 
 def start_of(keys: Iterable[str], model: Path) -> Composition:
-    """A training that a start would not refuse, as far as is known without its tasks."""
     composition = compose(None, [f"actor_rollout_ref.model.path={model}", "env=arithmetic", *keys])
     if problems := find_problems(composition, RunFolder(model / "none")):
         raise problems[0]
@@ -428,7 +404,6 @@ def start_of(keys: Iterable[str], model: Path) -> Composition:
 
 @pytest.fixture(scope="module")
 def model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy with positions for long rows."""
     return save_chat_llama(tmp_path_factory.mktemp("model"), chatml, positions=8192)
 
 

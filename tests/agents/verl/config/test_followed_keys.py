@@ -1,5 +1,3 @@
-"""Every key that ``verl_keys.toml`` calls followed arrives in the configuration that verl gets and in its classes."""
-
 import dataclasses
 import sys
 from pathlib import Path
@@ -22,6 +20,7 @@ BY_ROWS = {
     f"{key}_micro_batch_size_per_gpu": 1
     for key in ("actor_rollout_ref.actor.ppo", "actor_rollout_ref.rollout.log_prob", "critic.ppo")
 } | {"actor_rollout_ref.actor.use_dynamic_bsz": False, "critic.use_dynamic_bsz": False}
+#: trainings that together follow most keys: one has a critic and a reference policy
 BASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "vllm": ({"engine": "vllm", "size": "7b", "algorithm": "ppo"}, {}),
     "local": (
@@ -29,32 +28,29 @@ BASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**BY_ROWS, "ray_kwargs.ray_init.num_gpus": 8},
     ),
 }
-"""Options and keys of trainings that follow most keys between them: one with a critic and a reference policy."""
+#: keys that decide about other keys; the trainings here and in test_configs.py set them
 STEERING = (
     *("actor_rollout_ref.rollout.name", "trainer.v1.trainer_mode", "trainer.device", "actor_rollout_ref.hybrid_engine"),
     *("algorithm.rollout_correction.bypass_mode", "algorithm.filter_groups.enable", "critic.use_dynamic_bsz"),
     *("actor_rollout_ref.actor.use_dynamic_bsz", "actor_rollout_ref.rollout.checkpoint_engine.backend"),
 )
-"""Keys that decide what becomes of others: the trainings here, and of test_configs.py, set them."""
+#: sections of which verl builds a dataclass from any values; its reward and distillation need more
 BUILT = (
     *("actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout", "actor_rollout_ref.model"),
     *("critic", "algorithm", "trainer.v1.separate_async.hybrid_rollout", "skip"),
 )
-"""Sections of which verl builds a dataclass, of any values; its classes of reward and distillation want more."""
 
+#: keys that must be 1 with turntree's engine
 ONE_DEVICE = {f"actor_rollout_ref.rollout.{name}" for name in (*REPLICA_SIZES, "expert_parallel_size")}
-"""What turntree's engine has 1 of."""
 
 
 class Changed(NamedTuple):
-    values: dict[str, Any]
-    """What each followed key was given."""
-    composed: Any
-    """verl's configuration, as it is saved for verl."""
+    values: dict[str, Any]  #: of each followed key
+    composed: Any  #: verl's configuration, as saved for verl
 
 
 def other(key: str, value: Any, takes: tuple[Any, ...], model: str) -> Any:
-    """A value that the key does not have; those that verl's classes look at closely stand in a table."""
+    # A value that the key does not have; a table has values for keys that verl's classes check.
     named = {name: one for name, one in table(__file__, "other_values").items() if f".{key}".endswith(f".{name}")}
     if named:
         found = named[max(named, key=len)]
@@ -71,7 +67,7 @@ def other(key: str, value: Any, takes: tuple[Any, ...], model: str) -> Any:
 
 
 def hidden(section: dict[str, Any], above: str = "") -> list[str]:
-    """Fields of verl's dataclasses that its YAML does not have, profilers' apart."""
+    # Fields of verl's dataclasses that its YAML lacks, except profilers.
     names = [name for name in fields_of(section) - section.keys() if name != "custom"]  # which the run's settings fill
     inner = [(key, one) for key, one in section.items() if isinstance(one, dict) and key != "profiler"]
     return [f"{above}{name}" for name in names] + [key for part, one in inner for key in hidden(one, f"{above}{part}.")]
@@ -79,7 +75,7 @@ def hidden(section: dict[str, Any], above: str = "") -> list[str]:
 
 @pytest.fixture(scope="module", params=BASES)
 def changed(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Changed:
-    """A training in which every followed key has another value than before."""
+    # A training in which every followed key has a changed value.
     options, steering = BASES[request.param]
     options = {**options, "env": "arithmetic", "speculation": ["none"]}
     words = [f"{group}={name}".replace("'", "") for group, name in options.items()]
@@ -118,8 +114,8 @@ def changed(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: 
     return Changed(values, composition.verl)
 
 
+#: made absolute, and merged with DAPO's filter
 WRITTEN = ("trainer.resume_from_path", "trainer.v1.sampler.sampler_kwargs")
-"""Made absolute, and joined with DAPO's filter."""
 
 
 def test_every_followed_key_arrives_in_what_verl_is_started_with(changed: Changed) -> None:
@@ -129,16 +125,15 @@ def test_every_followed_key_arrives_in_what_verl_is_started_with(changed: Change
 
 
 def missing(built: Any, section: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Keys of a section whose values verl's class does not have, and what it has."""
+    # Keys of a section whose values verl's class lacks, and what it has instead.
     lost = {}
     for key, value in values.items():
         if not key.startswith(f"{section}."):
             continue
         found = built
         for part in key.removeprefix(f"{section}.").split("."):
-            found = (
-                found.get(part, "nothing") if not dataclasses.is_dataclass(found) else getattr(found, part, "nothing")
-            )
+            of_dataclass = dataclasses.is_dataclass(found)
+            found = getattr(found, part, "nothing") if of_dataclass else found.get(part, "nothing")
         found = plain(found)
         if (list(found) if isinstance(found, tuple) else found) != value:
             lost[key] = found
@@ -153,9 +148,8 @@ def test_verls_own_classes_have_the_value_of_every_followed_key(section: str, ch
     if section.endswith(".ref"):  # verl's worker gives these other names before
         given = OmegaConf.masked_copy(given, [key for key in given if not str(key).startswith("log_prob_")])
         given.use_dynamic_bsz = True
-    values = {
-        key: one for key, one in changed.values.items() if key.startswith(f"{section}.") and ".log_prob_" not in key
-    }
+    here = [key for key in changed.values if key.startswith(f"{section}.") and ".log_prob_" not in key]
+    values = {key: changed.values[key] for key in here}
     assert values, "a section without a followed key"
     built = omega_conf_to_dataclass(given)
     assert missing(built, section, values) == {}
@@ -166,7 +160,6 @@ FSDP = upstream("verl/workers/engine/fsdp/transformer_impl.py")
 
 
 def takes(key: str) -> set[Any]:
-    """Values of a key that are supported."""
     (row,) = (row for row in key_rows() if key in row.keys)
     return {*row.takes}
 
@@ -180,9 +173,8 @@ def test_upstream_still_ignores_what_is_refused_although_its_classes_have_it() -
     assert "entropy_checkpointing" in FSDP, "the control"
     rows = {"ppo_micro_batch_size_per_gpu": 1, "ulysses_sequence_parallel_size": 2, "strategy": "fsdp2"}
     assert FSDPCriticConfig(fsdp=FSDPEngineConfig(), **rows).engine.ulysses_sequence_parallel_size == 1
-    assert (
-        FSDPActorConfig(fsdp_config=FSDPEngineConfig(), rollout_n=1, **rows).engine.ulysses_sequence_parallel_size == 2
-    )
+    actor = FSDPActorConfig(fsdp_config=FSDPEngineConfig(), rollout_n=1, **rows)
+    assert actor.engine.ulysses_sequence_parallel_size == 2
 
 
 def test_the_supported_values_are_verls_own() -> None:
@@ -192,10 +184,8 @@ def test_the_supported_values_are_verls_own() -> None:
     import turntree.agents.verl.episodes.advantages  # noqa: F401  # registers its own
 
     lacking = {"remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline"}
-    assert (
-        takes("algorithm.adv_estimator")
-        == {str(getattr(name, "value", name)) for name in ADV_ESTIMATOR_REGISTRY} - lacking
-    )
+    known = {str(getattr(name, "value", name)) for name in ADV_ESTIMATOR_REGISTRY}
+    assert takes("algorithm.adv_estimator") == known - lacking
     assert takes("actor_rollout_ref.actor.policy_loss.loss_mode") == {*POLICY_LOSS_REGISTRY} - {"bypass_mode"}
     ones = torch.ones(1, 2)
     for name in takes("algorithm.kl_penalty"):

@@ -1,5 +1,3 @@
-"""The keys of the page about GPUs are keys of a training."""
-
 import re
 from pathlib import Path
 
@@ -12,9 +10,9 @@ ROOT = Path(__file__).resolve().parents[4]
 PAGE = (ROOT / "docs/howto/gpu.md").read_text()
 KEY = re.compile(r"`((?:actor_rollout_ref|data|critic|trainer)\.[\w.]+)(?:=(\w+))?`")
 NAMED = dict(KEY.findall(PAGE))
+#: by the last word of keys that do not take 4,096
 VALUES = {"gpu_memory_utilization": "0.4", "max_tokens": "100000", "optimizer_offload": "true"}
 VALUES |= dict.fromkeys(("max_prompt_length", "max_response_length"), "1024")  # rows that fit in micro-batches of 4,096
-"""Of keys that do not take 4,096, by their last word."""
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -29,7 +27,7 @@ def test_the_keys_that_make_room_in_memory_are_those_of_a_training(engine: str) 
 
 
 def test_a_key_that_there_is_not_is_seen() -> None:
-    """Control, and the page was read."""
+    # Control.
     assert len(NAMED) > 12
     with pytest.raises(ConfigError, match="unknown key"):
         compose(None, ["engine=vllm", "size=1.5b", "env=gsm8k", "actor_rollout_ref.rollout.max_num_seq=4"])

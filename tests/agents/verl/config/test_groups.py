@@ -27,28 +27,29 @@ def mode(composition: Composition) -> ReuseMode:
     return composition.settings.reuse.mode
 
 
-@pytest.mark.parametrize("way", ["replay", "exact", "lenient"])
-def test_a_way_can_be_had_with_drafts_from_trees_and_without(composed: Compose, way: str) -> None:
-    with_trees, without = (composed(f"speculation=[{first},{way}]") for first in ("tree", "none"))
+@pytest.mark.parametrize("reuse", ["same_seed", "rejection_sampling", "spec_rl"])
+def test_turns_are_reused_with_drafts_from_trees_and_without(composed: Compose, reuse: str) -> None:
+    with_trees, without = (composed(f"speculation={drafts}", f"reuse={reuse}") for drafts in ("tree", "none"))
     assert speculation(with_trees) is not None
     assert speculation(without) is None
-    assert mode(with_trees) == mode(without) == way
+    assert mode(with_trees) == mode(without) == reuse
 
 
-def test_no_way_drafts_from_trees_and_none_is_plain_decoding(composed: Compose) -> None:
+def test_the_default_drafts_from_trees_and_none_is_plain_decoding(composed: Compose) -> None:
     assert speculation(composed()) is not None
     assert mode(composed()) is ReuseMode.NONE
     plain = composed("speculation=[none]")
     assert speculation(plain) is None
     assert mode(plain) is ReuseMode.NONE
-    assert composed("speculation=exact").choice.speculation == ("exact",)
+    assert (composed().choice.reuse, composed().choice.speculation) == ("none", ("tree",))
+    assert composed("reuse=same_seed").choice.name == "grpo_arithmetic_small_local_tree_same_seed"
 
 
-def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
-    mine = "defaults: [turntree_trainer, {override speculation: [lenient]}]"
+def test_a_configuration_may_name_its_reuse_and_an_override_replaces_it(composed: Compose) -> None:
+    mine = "defaults: [turntree_trainer, {override reuse: spec_rl}]"
     assert mode(composed(text=mine)) is ReuseMode.SPEC_RL
-    assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.REJECTION_SAMPLING
-    composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
+    assert mode(composed("reuse=rejection_sampling", text=mine)) is ReuseMode.REJECTION_SAMPLING
+    composition = composed("turntree.reuse.preset=dapo", "reuse=spec_rl")
     assert composition.settings.reuse.lenience == pytest.approx(1.1618, abs=1e-4)
 
 
@@ -131,6 +132,12 @@ def test_every_option_is_part_of_some_combination_and_any_name_of_one_is_quoted(
     assert met >= {(group, name) for group in GROUPS for name in list_options(group)}
     with pytest.raises(ConfigError, match="unknown key '7' in speculation"):
         composed("speculation=[7]")
+
+
+@pytest.mark.parametrize("option", ["same_seed", "[tree,same_seed]"])
+def test_an_option_in_the_wrong_group_is_named_with_its_own(composed: Compose, option: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown option 'same_seed' in speculation; did you mean reuse=same_seed\?"):
+        composed(f"speculation={option}")
 
 
 def test_a_size_of_several_nodes_is_that_of_one_but_for_what_it_says(composed: Compose) -> None:

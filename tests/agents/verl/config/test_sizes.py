@@ -1,8 +1,7 @@
-"""Sizes that do not fit each other are refused before a process is started, with both numbers and their keys."""
-
 import logging
 
 import pytest
+from tables import table
 
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.sections import ConfigError
@@ -19,26 +18,7 @@ def check(*overrides: str) -> None:
         one()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("engine=vllm", "size=7b", "env=repair"), r"data\.train_batch_size=128 tasks, and there are 72"),
-        ((*CPU, "data.train_max_samples=31"), r"train_batch_size=32 tasks, .* 31 .*data\.train_max_samples"),
-        ((*CPU, "data.gen_batch_size=5"), r"multiple of data\.gen_batch_size, got 32 and 5"),
-        ((*CPU, "data.val_batch_size=0"), r"data\.val_batch_size is at least 1, got 0"),
-        ((*CPU, WHOLE, "actor_rollout_ref.actor.ppo_mini_batch_size=64"), r"actor\.ppo_mini_batch_size .* 64 and 32"),
-        ((*CPU, "algorithm=ppo", "critic.ppo_mini_batch_size=0"), r"critic\.ppo_mini_batch_size .* got 0 and 32"),
-        ((*GPUS, "trainer.n_gpus_per_node=7"), r"tensor_model_parallel_size=2, .*n_gpus_per_node=7"),
-        (
-            (*GPUS, "actor_rollout_ref.actor.ppo_mini_batch_size=3", "actor_rollout_ref.rollout.n=3"),
-            r"ppo_mini_batch_size=3 x actor_rollout_ref\.rollout\.n=3, .* 8 workers .* got 9",
-        ),
-        (
-            (*GPUS, "actor_rollout_ref.actor.ulysses_sequence_parallel_size=3"),
-            r"ulysses_sequence_parallel_size=3 devices share a row, and the 8 devices",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "message"), table(__file__, "sizes_that_do_not_fit"))
 def test_sizes_that_do_not_fit_are_refused_with_both_numbers(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         check(*overrides)

@@ -1,5 +1,3 @@
-"""Byte arithmetic of every size, with each engine and in every environment."""
-
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +14,8 @@ from turntree.agents.verl.memory.table import estimated, markdown, sizes
 
 ROOT = Path(__file__).resolve().parents[4]
 ACTOR, CRITIC = "actor_rollout_ref.actor.fsdp_config", "critic.fsdp"
+#: the 32b sizes before their memory was estimated
 ON_THE_GPU = "offload_policy=false", "param_offload=true", "optimizer_offload=true"
-"""How the 32b sizes were until their memory was counted."""
 
 
 def estimate_of(*options: str) -> Estimate:
@@ -26,7 +24,7 @@ def estimate_of(*options: str) -> Estimate:
 
 @lru_cache
 def laid_out(size: str, env: str) -> dict[str, Any]:
-    """What SGLang's buffers depend on, in a shipped configuration."""
+    # The parameters of SGLang's buffers in a shipped configuration.
     config = compose(None, ["engine=sglang", f"size={size}", f"env={env}"]).verl
     rollout = config.actor_rollout_ref.rollout
     return {
@@ -41,8 +39,8 @@ def laid_out(size: str, env: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("size", "engine", "algorithm"),
     [
-        pytest.param(*size, algorithm, marks=[] if (place + late) % 3 == 0 else [pytest.mark.release])
-        for place, size in enumerate(sizes())
+        pytest.param(*size, algorithm, marks=[] if (index + late) % 3 == 0 else [pytest.mark.release])
+        for index, size in enumerate(sizes())
         for late, algorithm in enumerate(("grpo", "ppo"))
     ],
 )
@@ -54,7 +52,7 @@ def test_a_size_leaves_a_tenth_of_a_gpu_free_in_every_phase(size: str, engine: s
 
 @pytest.mark.parametrize("size", [size for size, engine in sizes() if engine == "sglang"])
 def test_sglangs_buffers_are_small_in_every_environment(size: str) -> None:
-    """They stay while the engine sleeps. As they were, with the model's context and five widths, they were above."""
+    # The buffers stay while the engine sleeps. With the model's whole context and five widths they were too large.
     for env in list_options("env"):
         given = laid_out(size, "gsm8k") | {"context": laid_out("1.5b", env)["context"]}
         assert sglang_buffers(**given) <= CARD / 25, env
@@ -65,7 +63,7 @@ def test_sglangs_buffers_are_small_in_every_environment(size: str) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_the_32b_size_with_adam_on_the_gpus_does_not_fit(engine: str) -> None:
-    """Control: the size as it was. Adam's step needs 20 bytes a parameter: 82 GB on each of eight GPUs."""
+    # Control: the size as it was. Adam's step needs 20 bytes a parameter: 82 GB on each of eight GPUs.
     before = [f"{section}.{setting}" for section in (ACTOR, CRITIC) for setting in ON_THE_GPU]
     found = estimate_of(f"engine={engine}", "size=32b", "env=airline", "algorithm=grpo", *before)
     assert (found.fits, found.peak_phase) == (False, "update")
@@ -77,7 +75,7 @@ def test_the_32b_size_with_adam_on_the_gpus_does_not_fit(engine: str) -> None:
 
 
 def test_upstream_takes_the_root_of_all_moments_at_once() -> None:
-    """torch's Adam steps through all parameters together where each is of these types: FSDP2's are DTensors."""
+    # torch's Adam updates all parameters together if they are of these types; FSDP2's are DTensors.
     import inspect
 
     from torch.distributed.tensor import DTensor
@@ -90,7 +88,7 @@ def test_upstream_takes_the_root_of_all_moments_at_once() -> None:
 
 @pytest.mark.parametrize("size", ["1.5b", "7b"])
 def test_two_models_states_beside_the_engine_do_not_fit(size: str) -> None:
-    """Control: PPO as it was."""
+    # Control: PPO as it was.
     before = (f"{CRITIC}.param_offload=false", f"{CRITIC}.optimizer_offload=false")
     found = estimate_of("engine=vllm", f"size={size}", "env=airline", "algorithm=ppo", *before)
     assert (found.fits, found.peak_phase) == (False, "rollout")

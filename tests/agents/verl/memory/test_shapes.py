@@ -7,8 +7,7 @@ from tables import table
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.memory.shapes import SHAPES, ModelShape, shape_of
 
-QWEN = table(__file__, "qwen")
-"""Shapes of Qwen2.5 by size, as published."""
+QWEN = table(__file__, "qwen")  #: shapes of Qwen2.5 by size, as published
 
 
 @pytest.mark.parametrize("size", QWEN)
@@ -33,7 +32,6 @@ def test_a_folder_says_the_shape_of_its_model(tmp_path: Path) -> None:
 
 
 def test_the_tape_of_a_layer_is_what_autograd_keeps() -> None:
-    """Counted in float32 by torch's hooks, for a layer with attention that keeps no scores."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 

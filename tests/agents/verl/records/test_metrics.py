@@ -6,7 +6,7 @@ import pytest
 
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.episodes.failures import FailureKind
-from turntree.agents.resuming.resume_counts import ResumeCounts
+from turntree.agents.resuming.interrupted_turns import ResumeCounts
 from turntree.agents.turn_drafts.precomputed import RunAheadStats
 from turntree.agents.turn_drafts.stored import ReuseStats
 from turntree.agents.verl.records.metrics import (

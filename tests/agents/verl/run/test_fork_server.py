@@ -48,9 +48,8 @@ def test_a_fork_is_started_as_an_interpreter_would_be(forks: Forks, tmp_path: Pa
     for _ in range(2):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         try:
-            client = forks.start(
-                table(__file__, "tells"), "a b", "c", cwd=tmp_path / "here", env={**os.environ, "MINE": "ü"}
-            )
+            inherited = {"cwd": tmp_path / "here", "env": {**os.environ, "MINE": "ü"}}
+            client = forks.start(table(__file__, "tells"), "a b", "c", **inherited)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         out, error = client.communicate("heard", timeout=patience(60))
@@ -103,12 +102,12 @@ def test_who_sends_no_request_disturbs_nobody(forks: Forks) -> None:
 
 
 def test_a_server_with_threads_is_refused() -> None:
-    assert "threads run" in python("-c", table(__file__, "serves_with_threads")).stderr
+    assert "threads are running" in python("-c", table(__file__, "serves_with_threads")).stderr
 
 
 @pytest.mark.slow  # it asks the server that the trainings fork from
 def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack(tmp_path: Path) -> None:
-    """Beside threads the server refuses to serve, and the client is an interpreter of its own, without torch."""
+    # With threads the server would refuse, and the client would be an interpreter without torch.
     (tmp_path / "script.py").write_text(table(__file__, "preloads"))
     command = [sys.executable, "-S", fork_client.__file__, str(warm_socket()), str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -118,19 +117,8 @@ def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack(tmp_p
 
 @pytest.mark.parametrize(("word", "told"), [("go\n", "__main__ ['a=1'] True\n"), ("", "")])
 def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path, word: str, told: str) -> None:
-    """Whatever of the modules to import beforehand is not installed, and in the background of a shell, too, where an
-    interrupt is ignored."""
-    (tmp_path / "driver.py").write_text(
-        "import signal, sys\n"
-        "heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
-        "if __name__ == '__main__': print(__name__, sys.argv[1:], heeds, flush=True)\n"
-    )
-    script = (
-        "import signal\n"
-        "from turntree.agents.verl.run import prefork\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "prefork.PRELOADED, prefork.DRIVER = ('not_installed.part',), 'driver'\n"
-        f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
-    )
+    # Even if a preloaded module is missing, and in a shell's background, where SIGINT is ignored.
+    (tmp_path / "driver.py").write_text(table(__file__, "drives"))
+    script = table(__file__, "preforks").replace("SOCKET", str(tmp_path / "socket"))
     done = python("-c", script, input=word, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, told), done.stderr

@@ -16,8 +16,7 @@ from turntree.agents.files import OneWriter
 
 
 class Launcher:
-    """A process with a guard, and with a session that has a leader, a child, and a grandchild in its own group."""
-
+    # A process with a guard and a session of a leader, a child, and a grandchild in its own group.
     def __init__(self, root: Path, *, watched: bool = True) -> None:
         self.folder = root / "ray"
         self.folder.mkdir()

@@ -1,33 +1,22 @@
-"""Checkpoints found by name, merged once by a stand-in for verl's merger; test_readme_training.py has verl's own."""
-
+import errno
 import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from tables import table
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluation.checkpoint import CheckpointError
 from turntree.agents.verl.run import trained_model
 from turntree.agents.verl.run.trained_model import TrainedModel, merged, trained_models
 
-MERGER = """
-import sys, time, pathlib
-pathlib.Path("calls").open("a").write("x")
-target = pathlib.Path(sys.argv[2])
-(target / "config.json").write_text("{}")
-time.sleep(0.2)
-if pathlib.Path(sys.argv[1], "broken").exists():
-    print("reading the shards\\nRuntimeError: PytorchStreamReader failed")
-    sys.exit(1)
-"""
-
 
 def checkpoint(run: Path, step: int, *, ranks: int = 2) -> Path:
-    """A checkpoint with the names of verl's files."""
     actor = run / f"checkpoints/global_step_{step}/actor"
     (actor / "huggingface").mkdir(parents=True)
     (actor / "huggingface/config.json").write_text("{}")
@@ -43,12 +32,11 @@ def finished(run: Path, step: int) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run with checkpoints of steps 2, 4 and 10, named by a relative path."""
+    # A run with checkpoints of steps 2, 4 and 10.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        trained_model, "merger_command", lambda actor, target: [sys.executable, "-c", MERGER, str(actor), str(target)]
-    )
+    merger = [sys.executable, "-c", table(__file__, "merges")]
+    monkeypatch.setattr(trained_model, "merger_command", lambda actor, target: [*merger, str(actor), str(target)])
     run = Path("runs/sums")
     for step in (10, 2, 4):
         checkpoint(run, step)
@@ -60,24 +48,7 @@ def steps(name: str) -> list[int]:
     return [model.step for model in trained_models(name)]
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("runs/sums", [10]),
-        ("runs/sums/", [10]),
-        ("runs/sums@4", [4]),
-        ("runs/sums@all", [2, 4, 10]),
-        ("runs/sums/checkpoints", [10]),
-        ("runs/sums/checkpoints@2", [2]),
-        ("runs/sums/checkpoints/global_step_4", [4]),
-        ("runs/sums/checkpoints/global_step_2/actor", [2]),
-        ("runs", []),
-        ("runs/none", []),
-        ("runs/none@2", []),
-        ("owner/model", []),
-        ("owner/model@2", []),
-    ],
-)
+@pytest.mark.parametrize(("name", "meant"), table(__file__, "names_of_checkpoints"))
 def test_a_name_means_checkpoints_of_a_run_or_no_run(run: Path, name: str, meant: list[int]) -> None:
     assert steps(name) == meant
     assert {model.name for model in trained_models(name)} == {f"runs/sums@{step}" for step in meant}
@@ -98,7 +69,7 @@ def refused(name: str) -> str:
 
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(run: Path) -> None:
-    assert refused("runs/sums@3") == "runs/sums has no checkpoint of step 3; whole checkpoints are of step 2, 4, 10"
+    assert refused("runs/sums@3") == "runs/sums has no checkpoint of step 3; complete ones: step 2, 4, 10"
     assert "RUN@all, got 'last'" in refused("runs/sums@last")
 
 
@@ -115,19 +86,19 @@ def test_a_half_checkpoint_is_left_out_and_refused_by_name(run: Path, lost: str)
     assert steps("runs/sums") == [4]
     assert steps("runs/sums@all") == [2, 4]
     said = refused("runs/sums@10")
-    assert said.startswith(f"the checkpoint runs/sums@10 is not whole: {actor / lost} is missing")
-    assert said.endswith("; whole checkpoints are of step 2, 4")
+    assert said.startswith(f"the checkpoint runs/sums@10 is incomplete: {actor / lost} is missing")
+    assert said.endswith("; complete ones: step 2, 4")
 
 
 def test_what_verl_had_not_finished_is_a_half_even_with_all_its_files(run: Path) -> None:
     finished(run, 4)
     assert steps("runs/sums@all") == [2, 4]
-    assert "verl had finished step 4 last" in refused("runs/sums@10")
+    assert "the last checkpoint that verl completed is of step 4" in refused("runs/sums@10")
     finished(run, 1)
-    assert "runs/sums has no whole checkpoint: of step 2 verl had finished step 1 last" in refused("runs/sums")
-    (
-        run / "checkpoints/latest_checkpointed_iteration.txt"
-    ).unlink()  # verl does not write it when it saves asynchronously
+    none = "runs/sums has no complete checkpoint: step 2: the last checkpoint that verl completed is of step 1"
+    assert refused("runs/sums").startswith(none)
+    # verl does not write the file when it saves asynchronously.
+    (run / "checkpoints/latest_checkpointed_iteration.txt").unlink()
     assert steps("runs/sums@all") == [2, 4, 10]
 
 
@@ -149,6 +120,15 @@ def test_a_checkpoint_is_merged_once_and_anew_when_its_files_change(run: Path) -
     os.utime(model.actor / "model_world_size_2_rank_0.pt", ns=(1, 1))
     assert merged(model) != first
     assert calls() == 3
+
+
+def test_a_model_is_merged_on_a_file_system_without_locks(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    (model,) = trained_models("runs/sums@4")
+    assert merged(model).is_dir()
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(CheckpointError, match="Input/output error"):  # control
+        merged(trained_models("runs/sums@2")[0])
 
 
 def test_a_merger_that_fails_leaves_nothing_and_its_last_line_is_told(run: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_training_on_the_cpu_leaves_accelerators_alone_and_one_on_a_cluster_ha
 
 @pytest.fixture
 def init(composed: Callable[..., Composition], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """What ``ray.init`` is called with in a run with these overrides."""
+    # The arguments of ``ray.init`` in a run with these overrides.
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def prepared(*more: str) -> Any:
@@ -114,17 +114,20 @@ def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(of
     assert not list(tmp_path.iterdir())
 
 
-def test_verls_processes_keep_to_the_cache_of_a_broker_off_line(off_line, monkeypatch, tmp_path):
+def test_verls_processes_keep_to_the_cache_if_the_hub_cannot_be_reached(off_line, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
     assert hub_variables("somebody/something") == {"HF_HUB_OFFLINE": "1"}
     assert hub_variables(str(tmp_path)) == {}
     monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
-    assert hub_variables("somebody/something") == {}, "the control: a broker that answers"
+    assert hub_variables("somebody/something") == {}, "the control: a Hub that answers"
 
 
-def test_what_a_broker_that_answers_does_not_have_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_the_hub_does_not_have_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=OSError("404\nRepository Not Found")))
     for name, why in (("nobody/nothing", "404 Repository Not Found"), ("a/b/c", "Repo id must be")):
-        with pytest.raises(ConfigError, match=rf"the model {name}: there is no such folder in .* no use here: {why}"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"the model {name}: there is no such folder in .* not available from the Hugging Face Hub: {why}",
+        ):
             hub_variables(name)

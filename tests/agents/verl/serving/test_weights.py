@@ -195,7 +195,7 @@ async def test_a_replica_that_takes_no_weights_though_it_lives_ends_the_update(m
     with pytest.raises(ValueError, match="of another kind"):
         await trainer.send_weights(iter([("a", torch.zeros(1))]), global_steps=1)
     monkeypatch.setattr("turntree.agents.verl.ray_weights._PATIENCE", 0.01)
-    with pytest.raises(TimeoutError, match="named no weights within 0"):
+    with pytest.raises(TimeoutError, match="sent no weights within 0"):
         await collect(replica)
 
 

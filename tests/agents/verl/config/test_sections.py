@@ -1,18 +1,15 @@
-"""A training is started in one folder and runs in another."""
-
 import json
 from pathlib import Path
 
 import pytest
 
 from turntree.agents.verl.config.compose import compose
-from turntree.agents.verl.config.paths import absolute
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.sections import ConfigError, absolute
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Path:
-    """The working folder: a model, tasks, and files whose names are also something else."""
+    # A working folder with a model, tasks, and files whose names also mean something else.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "tiny").symlink_to(tiny_model)

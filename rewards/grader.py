@@ -1,9 +1,4 @@
-"""The judge of answers: fast path, cache, worker pool, in this order.
-
-Invariant: only verdicts of comparisons that ended are remembered, under a key that holds
-the verifier's version, so the outcome of a time-out or a killed worker is never reused. The workers start with the
-first comparison that needs one; a forked child starts its own, and a closed judge starts none.
-"""
+"""Grader of answers: a fast path, then a cache, then a pool of worker processes."""
 
 from __future__ import annotations
 
@@ -11,32 +6,77 @@ import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
+from fractions import Fraction
+from functools import lru_cache
 
-from turntree.rewards.answer_format import AnswerFormat
+from turntree.rewards.answer_format import AnswerFormat, Kind
 from turntree.rewards.errors import IsolationError
 from turntree.rewards.isolation.owner import Owner
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
 from turntree.rewards.limits import MAX_GOLD
+from turntree.rewards.reading.answer import parse_number
 from turntree.rewards.reading.extract import Answer
-from turntree.rewards.reading.fast import compare_fast
 from turntree.rewards.result import Status, Verdict
 
-VERIFIER_VERSION = "7"
-"""Version of the verdicts, part of every cache key; changes whenever a verdict may."""
-
+VERIFIER_VERSION = "7"  #: part of every cache key; changes whenever a verdict may change
 _Key = tuple[str, str, Answer, AnswerFormat, str]
+_STRING = Verdict(correct=True, method="string")
+_NUMBER = {True: Verdict(correct=True, method="number"), False: Verdict(correct=False, method="number")}
+_MAX_LENGTH = 40
+_MAX_DECIMALS = 11
 
 
-class Judge:
-    """Compares answers; safe to use from any number of threads and event loops."""
+def compare_fast(gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict | None:
+    """Return the verdict on equal strings and plain numbers, ``None`` for everything else.
+
+    It only decides cases in which the full comparison would decide the same.
+
+    Example:
+        >>> from turntree.rewards.answer_format import EXACT
+        >>> compare_fast("1200", Answer("1,200.0"), EXACT).correct
+        True
+    """
+    if answer.candidates or answer.alternatives or answer_format.kind is Kind.OPTION:
+        return None
+    text = answer.text
+    if text == gold and text.strip():
+        return _STRING
+    if answer_format.is_tolerant:
+        return None
+    right = _number(gold)
+    if right is None:
+        return None
+    if (question or answer_format.kind is Kind.INTEGER) and "/" in text:
+        return None
+    ours = _number(text)
+    return None if ours is None else _NUMBER[ours == right]
+
+
+@lru_cache(maxsize=4096)
+def _number(text: str) -> Fraction | int | None:
+    # Percentages and long decimals have rules of their own in the full comparison.
+    if len(text) > _MAX_LENGTH:
+        return None
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    if "%" in text or len(text.partition(".")[2]) > _MAX_DECIMALS:
+        return None
+    return parse_number(text)
+
+
+class Grader:
+    """Compare answers with gold answers; safe to use from any number of threads and event loops.
+
+    The workers start with the first comparison that needs one. A forked child starts its own workers.
+    """
 
     def __init__(self, settings: PoolSettings | None = None, *, cache_size: int = 1 << 14) -> None:
-        """Start nothing yet: workers start with the first comparison that needs one.
+        """Create a grader without starting its workers.
 
         Args:
             settings: Deadline, workers and limits of the pool.
-            cache_size: Verdicts remembered; 0 remembers none.
+            cache_size: Number of verdicts to cache; 0 disables the cache.
         """
         self._settings = settings or PoolSettings()
         self._owner: Owner | None = None
@@ -48,13 +88,16 @@ class Judge:
     def compare(
         self, gold: str, answer: Answer, answer_format: AnswerFormat, question: str = ""
     ) -> Verdict | Future[Verdict]:
-        """The verdict if it is available at once, else its future.
+        """Return the verdict if it is available at once, else its future.
 
         Args:
-            question: The question asked of the policy, if known.
+            gold: The right answer, plain or LaTeX.
+            answer: The answer extracted from a text.
+            answer_format: Rules of the data set.
+            question: The question given to the policy, if known.
 
         Raises:
-            IsolationError: The judge is closed, or its workers cannot be started.
+            IsolationError: The grader is closed, or its workers cannot be started.
         """
         verdict = compare_fast(gold, answer, answer_format, question)
         if verdict is not None:
@@ -73,45 +116,45 @@ class Judge:
         return future
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers alive now, for monitoring."""
+        """Return the process ids of the workers that are alive now, for monitoring."""
         owner = self._own_owner()
         return owner.worker_pids() if owner is not None else []
 
     def server_pid(self) -> int | None:
-        """Process id of the fork server; ``None`` if it does not run."""
+        """Return the process id of the fork server, ``None`` if it does not run."""
         owner = self._own_owner()
         return owner.server_pid() if owner is not None else None
 
     def cached(self) -> int:
-        """Number of verdicts remembered."""
+        """Return the number of cached verdicts."""
         return len(self._cache)
 
     def close(self) -> None:
-        """End every worker; comparisons under way end ungraded. Closing twice does nothing."""
+        """End every worker. Running comparisons end ungraded; closing twice does nothing."""
         with self._lock:
             owner, self._owner, self._closed = self._own_owner(), None, True
         if owner is not None:
             owner.close()
 
-    def __enter__(self) -> Judge:
-        """The judge itself."""
+    def __enter__(self) -> Grader:
+        """Return the grader itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
+        """Close the grader."""
         self.close()
 
     def _submit(self, job: Job) -> Future[Verdict]:
         with self._lock:
             if self._closed:
-                raise IsolationError("the judge is closed; make a new one")
+                raise IsolationError("the grader is closed; make a new one")
             owner = self._own_owner()
             if owner is None or owner.closing:
                 owner = self._owner = Owner(self._settings)
             return owner.submit(job)
 
     def _own_owner(self) -> Owner | None:
-        """The owner of this process's workers, not that of the process it was forked from."""
+        # After a fork, the parent's owner thread does not exist in the child.
         owner = self._owner
         return owner if owner is not None and owner.process == os.getpid() else None
 
@@ -119,9 +162,11 @@ class Judge:
         if done.cancelled() or done.exception() is not None:
             return
         verdict = done.result()
+        # Outcomes that depend on the machine, such as time-outs, are never cached.
         if verdict.correct is None or verdict.status in (Status.TIMEOUT, Status.MEMORY, Status.CRASHED):
             return
         with self._lock:
+            # Without the seconds: a cached verdict costs no time.
             self._cache[key] = Verdict(
                 correct=verdict.correct, status=verdict.status, method=verdict.method, flags=verdict.flags
             )
@@ -129,14 +174,14 @@ class Judge:
                 self._cache.popitem(last=False)
 
 
-_default: Judge | None = None
+_default: Grader | None = None
 _default_lock = threading.Lock()
 
 
-def default_judge() -> Judge:
-    """The judge shared by the whole process."""
+def default_grader() -> Grader:
+    """Return the grader that the whole process shares."""
     global _default
     with _default_lock:
         if _default is None:
-            _default = Judge()
+            _default = Grader()
         return _default

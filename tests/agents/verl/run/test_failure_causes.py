@@ -6,7 +6,7 @@ from interpreter import python
 from omegaconf import OmegaConf
 from tables import table
 
-from turntree.agents.verl.run.memory_kills import kernel_kills, memory_kill
+from turntree.agents.verl.run.failure_causes import kernel_kills, memory_kill
 
 CONFIG = OmegaConf.create(
     {
@@ -53,7 +53,7 @@ def test_rays_own_words_are_the_ones_that_are_read() -> None:
 @pytest.mark.slow
 @pytest.mark.release  # the test above reads the same words without a Ray
 def test_ray_still_says_so_when_it_kills_a_worker_for_memory() -> None:
-    """With a bound that any machine is above at once, whatever else runs there."""
+    # The threshold is below what any machine uses.
     bound = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
     done = python("-c", table(__file__, "has_a_worker"), env={**os.environ, **bound})
     told = memory_kill(done.stdout, CONFIG, by_kernel=False)
