@@ -34,9 +34,8 @@ def _named_event(event: Mapping[str, Any]) -> bytes:
     return b"event: " + str(event["type"]).encode() + b"\n" + data_line(event)
 
 
-ANTHROPIC = Dialect(
-    event=_named_event, end=b"", refusal=_refusal
-)  #: events have names, and the last event is ``message_stop``
+#: events have names, and the last event is ``message_stop``
+ANTHROPIC = Dialect(event=_named_event, end=b"", refusal=_refusal)
 
 
 class MessageAnswer:
