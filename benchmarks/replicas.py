@@ -54,15 +54,15 @@ class Way:
 
 
 WAYS = (
-    Way(name="always home, no broker", slack=1e9),
-    Way(name="task, no broker"),
-    Way(name="task, broker of 1 home", replicas_per_task=1),
-    Way(name="task, broker of 2 replicas_per_task", replicas_per_task=2),
-    Way(name="task, broker of all", replicas_per_task=0),
-    Way(name="random, no broker", by_task=False),
-    Way(name="random, broker of all", by_task=False, replicas_per_task=0),
-    Way(name="lost: task, no broker", lost=True),
-    Way(name="lost: task, broker of 2 replicas_per_task", replicas_per_task=2, lost=True),
+    Way(name="owner replica, no sharing", slack=1e9),
+    Way(name="by task, no sharing"),
+    Way(name="by task, sharing with 1 replica", replicas_per_task=1),
+    Way(name="by task, sharing with 2 replicas", replicas_per_task=2),
+    Way(name="by task, sharing with all", replicas_per_task=0),
+    Way(name="random, no sharing", by_task=False),
+    Way(name="random, sharing with all", by_task=False, replicas_per_task=0),
+    Way(name="one down: by task, no sharing", lost=True),
+    Way(name="one down: by task, sharing with 2 replicas", replicas_per_task=2, lost=True),
 )
 
 

@@ -13,13 +13,13 @@ def rows() -> dict[str, Any]:
 
 
 def test_a_task_is_known_at_home_a_broker_brings_what_routing_has_not_and_the_bound_on_load_holds(rows):
-    home = rows["always home, no hub"]
+    home = rows["owner replica, no sharing"]
     assert home.known == 1.0
     assert home.given_mb == home.fetched_mb == home.broker_ms == 0.0
-    assert rows["task, no hub"].load <= 1.5 <= rows["always home, no hub"].load + 0.5
+    assert rows["by task, no sharing"].load <= 1.5 <= rows["owner replica, no sharing"].load + 0.5
     for with_broker, without in (
-        ("random, hub of all", "random, no hub"),
-        ("lost: task, hub of 2 replicas_per_task", "lost: task, no hub"),
+        ("random, sharing with all", "random, no sharing"),
+        ("one down: by task, sharing with 2 replicas", "one down: by task, no sharing"),
     ):
         assert rows[with_broker].known > rows[without].known
         assert rows[with_broker].given_mb > 0

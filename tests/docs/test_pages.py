@@ -172,7 +172,7 @@ def test_every_command_of_the_pages_is_one_with_its_options() -> None:
 
 def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
-    (tmp_path / "suite.yaml").write_text(block_after("docs/howto/evaluate.md", "Of your own:"))
+    (tmp_path / "suite.yaml").write_text(block_after("docs/howto/evaluate.md", "Your own suite:"))
     assert [task.name for task in read_suite(tmp_path / "suite.yaml")] == ["sums", "AIME24"]
     (tmp_path / "mine.yaml").write_text(block_after("docs/training.md", "## A file of one's own"))
     # In place of what the page leaves to the reader.

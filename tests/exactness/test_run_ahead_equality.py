@@ -124,7 +124,7 @@ async def test_the_draft_alone_without_the_new_policys_word_is_noticed():
 async def test_noise_that_the_policy_was_trained_on_is_never_promoted():
     """Control: turns made ahead with seeds that the running step uses as well."""
     steps = await two_steps(precomputed_seed=0)
-    stock = steps.ahead.stock
+    stock = steps.ahead.store
     assert all(number in stock.trained for number in range(len(PROMPTS)))
     for number, prompt in enumerate(PROMPTS):
         key = storage_key(prompt, sampling(number))

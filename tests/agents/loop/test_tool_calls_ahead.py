@@ -201,7 +201,7 @@ def test_a_pure_call_that_was_made_ahead_answers_once(chatml: Any) -> None:
     assert env.asked == ["pen", "pen"]
 
 
-def test_calls_ahead_without_stored_episodes_are_refused(chatml: Any) -> None:
+def test_tool_calls_ahead_without_stored_episodes_are_refused(chatml: Any) -> None:
     with pytest.raises(ValueError, match=r"pass stored=StoredEpisodes\(\) too"):
         play(pure(), SCRIPT, chatml, calls=ToolCallsAhead())
 
@@ -271,7 +271,7 @@ def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> Non
         assert counts(calls) == ((1, 0, 1) if seconds < 1000 else (1, 1, 0))
 
 
-def test_an_episode_whose_seconds_are_bounded_makes_no_calls_ahead(chatml: Any) -> None:
+def test_an_episode_whose_seconds_are_bounded_makes_no_speculative_calls(chatml: Any) -> None:
     for seconds, made in ((1000.0, 0), (None, 1)):
 
         def make(seconds: float | None = seconds) -> Counting:

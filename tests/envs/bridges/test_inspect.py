@@ -105,7 +105,7 @@ async def test_results_of_ours_are_read_as_a_log_and_served_by_the_viewer(tmp_pa
     assert "ours.eval" in viewer.get("/log-files").text
     shown = viewer.get(f"/logs/{path}").json()
     assert (shown["eval"]["task"], len(shown["samples"])) == ("Arithmetic", 3)
-    found = "ours as their tasks: tools, rewards, failures as errors; our results as logs, read and served"
+    found = "ours run as their tasks: tools, rewards, failures as errors; Inspect reads and serves our results as logs"
     require_result("inspect-ai", found)
 
 

@@ -154,4 +154,4 @@ def test_tools_of_ours_are_served_with_their_schemas_and_what_breaks_is_a_failur
     assert use(store, "fetch", key="air") == "Error: not for sale"
     assert use(store, "fetch").startswith("Error: fetch needs the argument 'key'")
     assert store.step(call(store, "fetch", key="bomb"))[4]["stop_reason"] == "failure"
-    require_result("mcp", "a server over stdio: tools listed and called; slow, mute or dead, it is a failure")
+    require_result("mcp", "a server over stdio: tools are listed and called; a slow, mute or dead server is a failure")

@@ -81,7 +81,7 @@ def test_an_environment_behind_their_server(address: str) -> None:
     assert env.reset(options={"index": 5})[0] == "seed 5"
     assert [env.step(text)[:3] for text in ("hi", "end")] == [("heard hi", 0.0, False), ("heard end", 1.0, True)]
     env.close()
-    require_result("openenv", "in this process and behind their server: rewards, ends and seeds as there")
+    require_result("openenv", "rewards, ends and seeds equal theirs, in this process and with their server")
 
 
 def test_a_server_that_is_gone_is_a_failure_and_no_reward() -> None:

@@ -33,7 +33,8 @@ def test_every_set_with_a_gold_pays_it(played: dict[str, list[Any]]) -> None:
     assert lost == {}
     assert {name for name, steps in played.items() if not steps} == NO_GOLD
     paid = sum(bool(steps) for steps in played.values())
-    require_result("reasoning-gym", f"{paid} of {len(played)} sets pay their gold, the other {len(NO_GOLD)} have none")
+    found = f"{paid} of {len(played)} sets reward their gold answer; the other {len(NO_GOLD)} have none"
+    require_result("reasoning-gym", found)
 
 
 def test_no_text_of_a_policy_raises(played: dict[str, list[Any]]) -> None:

@@ -40,7 +40,7 @@ def test_tools_answer_mistakes_are_told_and_a_failure_is_raised(registry: Any) -
     heard = [env.step(call(Shop(), "price", item=item)) for item in ("pens", "air")]
     assert [step["observations"][0]["content"] for step in heard] == ["4", "Error: not for sale"]
     assert [step["done"] for step in heard] == [False, False]
-    require_result("skyrl-gym", "ours in their registry: prompts, tools and rewards as here, failures raised")
+    require_result("skyrl-gym", "ours work in their registry: prompts, tools, rewards are equal, failures are raised")
     env = skyrl_environment(Shop)(extras={"index": 3})
     env.init([])
     with pytest.raises(EpisodeFailure, match="OSError: gone"):

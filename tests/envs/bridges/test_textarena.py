@@ -68,8 +68,8 @@ def test_every_game_of_one_player_is_scored_whatever_is_said(games: dict[str, st
         if (failure := steps(TextArena(name), [text] * 3)[-1][4]["failure"])
     }
     assert failures == {}
-    played = f"{len(playable)} games of one player ({len(kinds)} kinds)"
-    found = f"{played} play, score and go on from snapshots; others say why not"
+    played = f"{len(playable)} single-player games ({len(kinds)} kinds)"
+    found = f"{played} play, score and continue from snapshots; other games are refused with the reason"
     require_result("textarena", found)
 
 

@@ -88,4 +88,4 @@ def test_a_call_in_trls_loop_reaches_the_tool_and_the_answer_is_paid(tmp_path: P
     assert "pens cost?" in trainer.seen[0]
     assert "Ask for a price." in trainer.seen[0]
     assert "<tool_response>\n4\n</tool_response>" in trainer.seen[1]
-    require_result("trl", "three steps of GRPOTrainer on a tiny model; tools are called in its loop, answers are paid")
+    require_result("trl", "three steps of GRPOTrainer on a tiny model: its loop calls tools, answers are rewarded")

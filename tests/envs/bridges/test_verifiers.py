@@ -84,7 +84,7 @@ def test_what_the_bridge_cannot_play_is_refused_and_a_reward_that_raises_is_a_fa
 
 def test_it_keeps_the_rules(tasksets: Any) -> None:
     require_conformance(lambda: Verifiers(tasksets["sums"]))
-    require_result("verifiers", "prompts, rewards, metrics and tools of their tasks; what needs a runtime is refused")
+    require_result("verifiers", "prompts, rewards, metrics and tools work; tasks that need a runtime are refused")
 
 
 def test_an_installed_task_set_is_made_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_masked_episodes_are_given_the_mean_of_their_group_so_that_they_do_not_m
     assert outputs[0].as_dict()["rm_scores"].sum() == 0
 
 
-def test_verl_may_score_it_by_the_policys_words_and_what_it_cannot_judge_is_masked() -> None:
+def test_verl_may_score_the_policys_words_and_what_it_cannot_grade_is_masked() -> None:
     output = lay_out(episode(), score_in_verl=True)
     assert output.reward_score is None
     assert output.extra_fields[SAMPLE]["turns"] == ["t", "t"]

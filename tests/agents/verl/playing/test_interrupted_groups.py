@@ -260,7 +260,7 @@ async def test_what_the_last_step_was_trained_on_does_not_come_back(worker: Any,
     assert worker._player.trained == ([] if begins else ["a"])
 
 
-async def test_a_worker_that_was_started_again_says_that_it_cannot_judge(worker: Any) -> None:
+async def test_a_restarted_worker_reports_that_it_cannot_reverify(worker: Any) -> None:
     worker._restarted = True
     with pytest.raises(RuntimeError, match="resume the run from its last checkpoint"):
         await worker.reverify(2)
