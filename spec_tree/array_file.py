@@ -51,8 +51,8 @@ def open_regular(path: str | os.PathLike[str], *, most: int) -> BufferedReader:
     """Open a regular file of at most ``most`` bytes; never block on a pipe or a device.
 
     Raises:
-        DamagedFile: If it is not a regular file, or longer.
-        OSError: If it cannot be opened.
+        DamagedFile: If the path is not a regular file, or the file is longer.
+        OSError: If the file cannot be opened.
     """
     # O_NONBLOCK: opening a pipe without a writer would block for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -70,7 +70,7 @@ def open_regular(path: str | os.PathLike[str], *, most: int) -> BufferedReader:
 
 
 def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
-    """Return the contents of a regular file; arguments and errors are those of ``open_regular``."""
+    """Return the contents of a regular file; arguments and errors are as for ``open_regular``."""
     with open_regular(path, most=most) as file:
         data = file.read(most + 1)  # the file may grow while it is read
     if len(data) > most:
@@ -85,7 +85,7 @@ class ArrayFile:
         file: As ``numpy.savez`` writes it; the archive is the whole file.
 
     Raises:
-        DamagedFile: If it is something else, or incomplete.
+        DamagedFile: If the file has another format or is incomplete.
 
     Example:
         >>> from io import BytesIO
@@ -100,26 +100,26 @@ class ArrayFile:
         self._file = file
         self._size = file.seek(0, os.SEEK_END)
         self.members: dict[str, Member] = {}  #: the arrays by name
-        at = file.seek(0)
-        while (mark := self._bytes(at, 4)) == b"PK\3\4":
-            name, member = self._member(at)
+        offset = file.seek(0)
+        while (mark := self._bytes(offset, 4)) == b"PK\3\4":
+            name, member = self._member(offset)
             if name in self.members or len(self.members) == _MOST_MEMBERS:
                 raise DamagedFile(f"it has {name} twice, or more than {_MOST_MEMBERS} arrays")
             self.members[name] = member
-            at = member.begin + member.size
-        left, count = self._size - at, len(self.members)
+            offset = member.begin + member.size
+        remaining, count = self._size - offset, len(self.members)
         # The zip directory after the members is not read; its presence shows that the file is complete.
-        if mark not in (b"PK\1\2", b"PK\5\6") or not 22 <= left <= (count + 1) * _DIRECTORY_ENTRY:
+        if mark not in (b"PK\1\2", b"PK\5\6") or not 22 <= remaining <= (count + 1) * _DIRECTORY_ENTRY:
             raise DamagedFile("it cannot be read as .npz: expected uncompressed arrays and their directory")
         if self._bytes(self._size - 22, 12) != struct.pack("<4s4H", b"PK\5\6", 0, 0, count, count):
-            raise DamagedFile(f"it cannot be read as .npz: its directory is not of the {count} arrays before it")
+            raise DamagedFile(f"it cannot be read as .npz: its directory does not list the {count} arrays before it")
 
     def read(self, name: str) -> NDArray[Any]:
         """Return one of ``members``, read-only; raise ``DamagedFile`` if its checksum differs."""
         member = self.members[name]
         data = self._bytes(member.begin, member.size)
         if zlib.crc32(data) != member.crc:
-            raise DamagedFile(f"{name} does not have its check sum")
+            raise DamagedFile(f"{name} has a wrong checksum")
         array = np.frombuffer(data, member.dtype, offset=member.header)
         if member.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
             raise DamagedFile(f"{name} has truth values other than 0 and 1")
@@ -133,7 +133,7 @@ class ArrayFile:
         """
         if self.members.keys() != kinds.keys():
             different = ", ".join(sorted(self.members.keys() ^ kinds.keys()))
-            raise DamagedFile(f"it lacks entries or has unknown ones: {different}")
+            raise DamagedFile(f"it has missing or unknown entries: {different}")
         for name, (dtype, dimensions) in kinds.items():
             member = self.members[name]
             if member.dtype != dtype or len(member.shape) != dimensions:
@@ -143,31 +143,31 @@ class ArrayFile:
                 )
         return {name: self.read(name) for name in kinds}
 
-    def _member(self, at: int) -> tuple[str, Member]:
+    def _member(self, offset: int) -> tuple[str, Member]:
         _, _, flags, method, _, _, crc, packed, size, name_size, extra_size = _LOCAL.unpack(
-            self._bytes(at, _LOCAL.size)
+            self._bytes(offset, _LOCAL.size)
         )
         if flags & ~0x800 or method:  # 0x800: the name is UTF-8
             raise DamagedFile("it cannot be read as .npz: one of its arrays is compressed or encrypted")
         if name_size > _MOST_NAME or extra_size > _MOST_HEADER:
             raise DamagedFile("it cannot be read as .npz: the name of one of its arrays is too long")
-        at += _LOCAL.size
-        name = self._bytes(at, name_size).decode("ascii", "backslashreplace")
-        extra, begin = self._bytes(at + name_size, extra_size), at + name_size + extra_size
+        offset += _LOCAL.size
+        name = self._bytes(offset, name_size).decode("ascii", "backslashreplace")
+        extra, begin = self._bytes(offset + name_size, extra_size), offset + name_size + extra_size
         if extra_size >= _ZIP64.size and size == packed == 0xFFFFFFFF:
             field, length, size, packed = _ZIP64.unpack_from(extra)
             if (field, length) != (1, 16):
-                raise DamagedFile(f"it cannot be read as .npz: the size of {name} is not given")
+                raise DamagedFile(f"it cannot be read as .npz: the size of {name} is missing")
         if size != packed or not name.endswith(".npy"):
-            raise DamagedFile(f"it cannot be read as .npz: {name} is no array")
+            raise DamagedFile(f"it cannot be read as .npz: {name} is not an array")
         name = name.removesuffix(".npy")
         start = self._bytes(begin, min(size, 10))
         header = 10 + int.from_bytes(start[8:], "little")
         if start[:8] != b"\x93NUMPY\1\0" or header > _MOST_HEADER or header > size:
-            raise DamagedFile(f"{name} is no array of format 1.0")
+            raise DamagedFile(f"{name} is not an array of format 1.0")
         header_match = _HEADER.fullmatch(self._bytes(begin + 10, header - 10))
         if header_match is None:
-            raise DamagedFile(f"{name} has a dtype or shape that is not read; objects (allow_pickle) never are")
+            raise DamagedFile(f"{name} has an unsupported dtype or shape; objects (allow_pickle) are never read")
         try:
             dtype = np.dtype(header_match[1].decode())
         except TypeError:
@@ -177,10 +177,10 @@ class ArrayFile:
             raise DamagedFile(f"{name} of shape {shape} and dtype {dtype} does not have {size} bytes")
         return name, Member(dtype, shape, header_match[2] == b"True", begin, header, size, crc)
 
-    def _bytes(self, at: int, count: int) -> bytes:
+    def _bytes(self, offset: int, count: int) -> bytes:
         data = b""
-        if 0 <= at <= self._size - count:
-            self._file.seek(at)
+        if 0 <= offset <= self._size - count:
+            self._file.seek(offset)
             data = self._file.read(count)
         if len(data) < count:
             raise DamagedFile("it cannot be read as .npz: it is incomplete")

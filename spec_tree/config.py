@@ -28,7 +28,7 @@ class ForestConfig:
     max_context_tokens: int = 1_000_000
     """Most tokens of live turns' contexts, 12 bytes each, allocated as needed."""
     context_window: int = 8192
-    """Last tokens of a turn's context from which it is drafted."""
+    """Number of last tokens of a turn's context to draft the turn from."""
 
     import_turns: str = ""
     """Turns of other runs to start with: a file of ``SpecForest.save``, or a folder of such files (checkpoints)."""
@@ -36,7 +36,7 @@ class ForestConfig:
     """Size of the policy's vocabulary; turns with other tokens are refused. 0: unknown."""
     tokenizer: str = ""
     """Hash of the policy's tokenizer; turns of other tokenizers are refused. Empty: unknown."""
-    # More than 8 threads would wait: that many keep up with the drafts of 256 rows.
+    # 8 threads keep up with the drafts of 256 rows; more threads would wait.
     threads: int = 0
     """Threads that draft a batch of 64 rows or more; 0: one per core, at most 8."""
 
@@ -80,8 +80,8 @@ class ForestConfig:
         """
         if tokenizer and self.tokenizer and tokenizer != self.tokenizer:
             raise ValueError(
-                f"expected turns of the tokenizer {tokenizer}, got those of {self.tokenizer}; use a draft "
-                "store of this policy, or an empty one"
+                f"expected turns of the tokenizer {tokenizer}, got turns of {self.tokenizer}; use a draft "
+                "store of this policy, or an empty store"
             )
         return replace(self, vocabulary=vocabulary or self.vocabulary, tokenizer=tokenizer or self.tokenizer)
 
@@ -108,7 +108,7 @@ def config_from_text(text: str | bytes) -> ForestConfig:
     try:
         values = json.loads(text[:_MOST_TEXT])
     except RecursionError:
-        raise ValueError("settings must be a JSON object, got a text nested without end") from None
+        raise ValueError("settings must be a JSON object, got text that is nested too deeply") from None
     if not isinstance(values, dict):
         raise ValueError(f"settings must be a JSON object, got {text[:60]!r}")
     check_keys(values, ForestConfig, "of ForestConfig")

@@ -26,12 +26,12 @@ class DraftBatch:
     @classmethod
     def empty(cls, rows: int) -> DraftBatch:
         """Return a batch of ``rows`` rows without drafts."""
-        none: NDArray[Any] = np.zeros(0, np.int32)
+        no_nodes: NDArray[Any] = np.zeros(0, np.int32)
         return cls(
-            tokens=none,
-            parents=none,
-            depths=none,
-            probabilities=none.astype(np.float32),
+            tokens=no_nodes,
+            parents=no_nodes,
+            depths=no_nodes,
+            probabilities=no_nodes.astype(np.float32),
             offsets=np.zeros(rows + 1, np.int64),
         )
 

@@ -41,8 +41,8 @@ class DialogueState:
 @lru_cache(maxsize=1 << 16)
 def _backoff_states(exact: int, tools: str, task: str, env: str) -> tuple[int, int, int, int]:
     environment = env.encode()
-    everywhere = _digest(b"env", environment)
+    of_env = _digest(b"env", environment)
     if not task:
-        return exact, exact, exact, everywhere
+        return exact, exact, exact, of_env
     of_task = _digest(b"task", environment, task.encode())
-    return exact, _digest(b"tools", environment, task.encode(), tools.encode()), of_task, everywhere
+    return exact, _digest(b"tools", environment, task.encode(), tools.encode()), of_task, of_env

@@ -1,8 +1,8 @@
 """Replay a recorded run with and without speculation to measure the savings.
 
-Each chosen step's weights play the recorded tasks twice in one process, with a drafting engine and a plain one. Both
-must sample the same tokens, because noise depends only on seeds. The draft store holds the turns of all earlier steps.
-Not covered: verl's part of a step (see ``metrics.jsonl``).
+Each chosen step's weights play the recorded tasks twice in one process: with a drafting engine and with a plain engine.
+Both must sample the same tokens, because noise depends only on seeds. The draft store holds the turns of all earlier
+steps. Not covered: verl's part of a step (see ``metrics.jsonl``).
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def compare(
             "turntree.save_policy_every=1"
         )
     chosen = {*recorded[::every], recorded[-1]}
-    with _Replay(composition) as bench:
+    with _Replay(composition) as replay:
         done: list[StepComparison] = []
         for step in range(1, recorded[-1] + 1):
             records = list(read_records(folder.episodes(step)))
             if step not in chosen:
-                bench.remember(record.episode for record in records)
+                replay.remember(record.episode for record in records)
                 continue
-            bench.load(folder.weights(step), step)
+            replay.load(folder.weights(step), step)
             if not done:
-                bench.warm_up(records)
-            done.append(bench.play(step, records, speculative_first=len(done) % 2 == 0))
+                replay.warm_up(records)
+            done.append(replay.play(step, records, speculative_first=len(done) % 2 == 0))
             if on_step is not None:
                 on_step(done[-1])
     return Comparison(steps=tuple(done))
@@ -79,8 +79,8 @@ class _Replay:
         self._settings = settings
         self._rollout: Any = config.actor_rollout_ref.rollout
         self._lengths = int(config.data.max_prompt_length), int(config.data.max_response_length)
-        own = EngineSettings.parse(_plain(self._rollout.engine_kwargs.get("turntree")))
-        engine = own.engine_config(
+        engine_settings = EngineSettings.parse(_to_container(self._rollout.engine_kwargs.get("turntree")))
+        engine = engine_settings.engine_config(
             max_batch=int(self._rollout.max_num_seqs),
             max_context=sum(self._lengths),
             dtype="float32",
@@ -90,10 +90,10 @@ class _Replay:
         if engine.speculation is None:
             raise ValueError("the run was recorded without speculation, so there is nothing to compare")
         policy = Policy.load(model, dtype=engine.dtype, device=engine.device)
-        without = {name: getattr(engine, name) for name in LocalEngineConfig.__dataclass_fields__}
-        without["speculation"] = None
-        self._speculative = LocalEngine(policy, config=engine, forest=own.forest)
-        self._plain = LocalEngine(policy, config=LocalEngineConfig(**without))
+        plain_fields = {name: getattr(engine, name) for name in LocalEngineConfig.__dataclass_fields__}
+        plain_fields["speculation"] = None
+        self._speculative = LocalEngine(policy, config=engine, forest=engine_settings.forest)
+        self._plain = LocalEngine(policy, config=LocalEngineConfig(**plain_fields))
         tokenizer: Any = AutoTokenizer.from_pretrained(model)
         self._renderer = Renderer(tokenizer)
         self._envs: list[Any] = []
@@ -125,7 +125,7 @@ class _Replay:
         # The warm-up must not help the measured run.
         self._plain.reset_prefix_cache()
         gc.collect()
-        # Otherwise full collections take a third of a step's time.
+        # Without freezing, full collections take a third of a step's time.
         gc.freeze()
 
     def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:
@@ -174,7 +174,7 @@ def _tokens(episode: Episode) -> list[tuple[int, ...]]:
     return [turn.completion.token_ids for turn in episode.turns]
 
 
-def _plain(section: Any) -> Any:
+def _to_container(section: Any) -> Any:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section

@@ -1,7 +1,7 @@
 """Dialogues on which the demo policy is warm-started, most of them wrong on purpose.
 
 They teach the dialogue format and leave the right way to calculate to reinforcement learning. Invariant: a right
-demonstration scores 1 and any other 0. Each is played by ``rollout``, so its tokens are exactly a rollout's.
+demonstration scores 1 and any other demonstration 0. ``rollout`` plays them, so their tokens are exactly a rollout's.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
     operators = re.findall(r"[-+*]", expression)
     calls = []
     while operators:
-        at = operators.index("*") if precedence and "*" in operators else 0
-        left, right = numbers[at : at + 2]
-        result = _OPERATIONS[operators[at]](left, right)
-        calls.append(Operation(f"{left}{operators.pop(at)}{right}", result))
-        numbers[at : at + 2] = [result]
+        position = operators.index("*") if precedence and "*" in operators else 0
+        left, right = numbers[position : position + 2]
+        result = _OPERATIONS[operators[position]](left, right)
+        calls.append(Operation(f"{left}{operators.pop(position)}{right}", result))
+        numbers[position : position + 2] = [result]
     return calls
 
 

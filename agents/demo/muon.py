@@ -1,8 +1,8 @@
 """Muon in float32.
 
 ``torch.optim.Muon`` computes in bfloat16, which is many times slower on CPUs without bfloat16 units.
-K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). The update is scaled to AdamW's as
-in J. Liu et al., "Muon is scalable for LLM training" (2025), section 2.2.
+K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). The update is scaled to match
+AdamW's as in J. Liu et al., "Muon is scalable for LLM training" (2025), section 2.2.
 """
 
 from __future__ import annotations

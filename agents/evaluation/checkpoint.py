@@ -45,7 +45,7 @@ class Checkpoint:
         if _is_path(name):
             check_weights(Path(name))
         config = None
-        with nullcontext() if _is_path(name) else hub_asked_once() as alone:
+        with nullcontext() if _is_path(name) else hub_asked_once() as unreachable:
             try:
                 config = AutoConfig.from_pretrained(name)
                 tokenizer = AutoTokenizer.from_pretrained(name)
@@ -53,8 +53,8 @@ class Checkpoint:
                 reason = str(error).partition("\n")[0]
                 if config is not None and _is_path(name) and not any(Path(name).glob("*token*")):
                     reason = "it has no tokenizer; expected tokenizer.json next to the weights"
-                if alone is not None:
-                    reason = f"{alone}, and it is not in the cache; give a model folder"
+                if unreachable is not None:
+                    reason = f"{unreachable}, and the model is not in the cache; give a model folder"
                 raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
         return cls(name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 

@@ -16,7 +16,7 @@ from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.paired import Pair, Paired, compare_pairs
 
 _SCORING = ("reward", "answer_format")  #: settings that define the reward
-#: settings that do not affect the comparison, or show up in the number of pairs
+#: settings that do not affect the comparison, or that affect only the number of pairs
 _IGNORED = ("name", "count", "samples", "checkpoint")
 
 
@@ -31,7 +31,7 @@ class FinishedEvaluation:
         """Read a file written by ``turntree eval --out``.
 
         Raises:
-            UsageError: If the file holds no evaluation, or more than one.
+            UsageError: If the file holds no evaluation, or several evaluations.
             RecordError: If a line is damaged.
         """
         episodes: dict[tuple[int, int], Episode] = {}
@@ -49,7 +49,9 @@ class FinishedEvaluation:
         if not episodes:
             raise UsageError(f"{path} contains no episode")
         if len(runs) > 1:
-            raise UsageError(f"{path} contains {len(runs)} evaluations with different settings; expected one")
+            raise UsageError(
+                f"{path} contains {len(runs)} evaluations with different settings; expected one evaluation"
+            )
         return cls(path=path, episodes=episodes, settings=settings)
 
     @property
@@ -82,8 +84,13 @@ class Comparison:
         return lines
 
     def figures(self) -> dict[str, Any]:
-        own = {"pairs": self.pairs, "tasks": self.tasks, "only in first": self.only[0], "only in second": self.only[1]}
-        return {**self.paired.figures(), **own, "settings that differ": dict(self.differences)}
+        counts = {
+            "pairs": self.pairs,
+            "tasks": self.tasks,
+            "only in first": self.only[0],
+            "only in second": self.only[1],
+        }
+        return {**self.paired.figures(), **counts, "settings that differ": dict(self.differences)}
 
 
 def compare_files(before: FinishedEvaluation, after: FinishedEvaluation) -> Comparison:
@@ -94,7 +101,7 @@ def compare_files(before: FinishedEvaluation, after: FinishedEvaluation) -> Comp
     for name in _SCORING:
         if name in differing:
             a, b = differing[name]
-            raise UsageError(f"{where} use different rewards ({name} {a!r} and {b!r}); score both with the same")
+            raise UsageError(f"{where} use different rewards ({name} {a!r} and {b!r}); score both with the same reward")
     pairs = []
     for key in sorted(before.episodes.keys() & after.episodes.keys()):
         a, b = before.episodes[key], after.episodes[key]

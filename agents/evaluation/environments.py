@@ -31,8 +31,8 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
             arguments[key] = parse_json(value)
         except ValueError:
             arguments[key] = value
-    given = {"data": data, "tool_format": tool_format}
-    return arguments | {key: value for key, value in given.items() if value is not None}
+    options = {"data": data, "tool_format": tool_format}
+    return arguments | {key: value for key, value in options.items() if value is not None}
 
 
 def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[Env]:
@@ -62,7 +62,7 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
 
 
 def env_after(episode: Episode, env: Any, make_env: Callable[[], Any]) -> Any:
-    # After a timeout a thread may still run in the old environment, so the next episode gets a new one.
+    # After a timeout a thread may still run in the old environment, so the next episode gets a new environment.
     if episode.failure_kind is not FailureKind.TIMEOUT:
         return env
     Thread(target=contain, args=(env.close,), daemon=True).start()

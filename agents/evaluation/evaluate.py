@@ -103,7 +103,7 @@ async def evaluate(
         needed = [(index, sample)] if playing.scorer is None else [(index, other) for other in samples]
         if done and all(key in done for key in needed):
             run.ended[position] = done[index, sample]
-    # The workers share one iterator, so each takes the next position that is still open.
+    # The workers share one iterator, so each worker takes the next open position.
     remaining = [position for position in range(len(order)) if position not in run.ended]
     positions = iter(remaining)
     async with asyncio.TaskGroup() as group:
@@ -152,8 +152,8 @@ class _Run:
 
 def sampling_seed(seed: int, task: int, sample: int) -> int:
     """Return the seed of a sample; the seeds of its turns are derived from it."""
-    own = derive_seed(seed, task)
-    return own if sample == 0 else derive_seed(own, sample)
+    task_seed = derive_seed(seed, task)
+    return task_seed if sample == 0 else derive_seed(task_seed, sample)
 
 
 def solved(episode: Episode) -> bool:
@@ -226,7 +226,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Return the fraction of scored episodes that are right; NaN without any."""
+        """Return the fraction of scored episodes that are right; NaN without scored episodes."""
         return self.interval.value
 
     @property
@@ -240,5 +240,5 @@ class Evaluation:
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     def per_episode(self, total: float) -> float:
-        """Return ``total`` per scored episode; NaN without any."""
+        """Return ``total`` per scored episode; NaN without scored episodes."""
         return total / self.scored if self.scored else nan

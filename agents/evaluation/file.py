@@ -47,7 +47,9 @@ class EvalFile:
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, whole: int = 0, restart: bool = False) -> None:
         if is_special(path):
-            raise UsageError(f"{path} is not a regular file, from which a killed run could resume; name a regular file")
+            raise UsageError(
+                f"{path} is not a regular file, so a killed run could not resume from it; name a regular file"
+            )
         # Replace the target of a symbolic link, not the link.
         self.path = path = path.resolve()
         self._lock = OneWriter(path)
@@ -70,20 +72,20 @@ class EvalFile:
             lines = {key: line for key, line in lines.items() if counts[key[0]] == whole}
         #: episodes that are not played again
         self.done: dict[TaskSample, Episode] = {key: line.episode for key, line in lines.items()}
-        self._kept = b"".join(line.written + b"\n" for line in lines.values())
+        self._kept_lines = b"".join(line.written + b"\n" for line in lines.values())
         self._writer: EpisodeWriter | None = None
 
     def begin(self) -> None:
         """Rewrite the file with the episodes to keep, and open it for appending."""
         # Drops failed, incomplete and damaged lines.
-        write_whole(self.path, self._kept)
+        write_whole(self.path, self._kept_lines)
         self._writer = EpisodeWriter(self.path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
         """Append an episode; call ``begin`` first.
 
         Raises:
-            OSError: If it cannot be written; the file stays unchanged.
+            OSError: If the episode cannot be written; the file stays unchanged.
         """
         assert self._writer is not None, "begun"
         self._writer.write(
@@ -96,36 +98,38 @@ class EvalFile:
         self._lock.close()
 
     def _read(self) -> dict[TaskSample, _Line]:
-        found: dict[TaskSample, _Line] = {}
+        lines_by_key: dict[TaskSample, _Line] = {}
         lines = self.path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
         # Text after the last newline was cut off while it was written.
         for number, line in enumerate(lines[:-1], start=1):
             try:
                 row = parse_json(line.decode("utf-8", "surrogatepass"))
                 key = (int(row["index"]), int(row["sample"]))
-                other = row["run"] != self._digest
-                given: Any = None if other else row["episode"]
+                differs = row["run"] != self._digest
+                episode_row: Any = None if differs else row["episode"]
             except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise RecordError(f"{self.path}, line {number}: not an episode of an evaluation; {_ADVICE}") from error
-            if other:
+            if differs:
                 raise UsageError(
                     f"{self.path} contains episodes of other settings or data"
                     f"{_differences(row.get('settings'), self._settings)}; {_ADVICE}"
                 )
             try:
-                found[key] = _Line(episode_from_dict(given), line)
+                lines_by_key[key] = _Line(episode_from_dict(episode_row), line)
             except RecordError as error:
                 raise RecordError(f"{self.path}, line {number}: {error}; {_ADVICE}") from error
-        if not found and any(lines):
+        if not lines_by_key and any(lines):
             raise UsageError(f"{self.path} contains no episodes of an evaluation; {_ADVICE}")
-        return found
+        return lines_by_key
 
 
-def _differences(there: Any, here: Mapping[str, Any]) -> str:
-    if not isinstance(there, dict):
+def _differences(saved: Any, current: Mapping[str, Any]) -> str:
+    if not isinstance(saved, dict):
         return ""
-    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return ": " + ", ".join(f"{name} {there.get(name)!r:.60} in the file, {here.get(name)!r:.60} now" for name in names)
+    names = [name for name in {**saved, **current} if saved.get(name) != current.get(name)]
+    return ": " + ", ".join(
+        f"{name} {saved.get(name)!r:.60} in the file, {current.get(name)!r:.60} now" for name in names
+    )
 
 
 _ADVICE = "name another file, or overwrite it with --restart"

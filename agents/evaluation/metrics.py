@@ -1,7 +1,7 @@
 """Metrics over several samples per task: average, pass@k and majority, each with an interval.
 
 Intervals are bootstraps over tasks (1,000 draws, fixed seed, 2.5 to 97.5 %), because samples of one task are not
-independent. Masked episodes are left out, as are tasks that have no others.
+independent. Masked episodes are left out, and so are tasks with masked episodes only.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def repeated(groups: Sequence[Sequence[Episode]]) -> Repeated:
     passing: dict[int, Estimate] = {}
     # Powers of two up to the number of samples, and that number itself.
     for k in sorted({2**n for n in range(most.bit_length())} | {most}) if most else []:
-        able = [(len(group), count) for group, count in zip(scored, right, strict=True) if len(group) >= k]
-        passing[k] = estimate([pass_at_k(n, count, k) for n, count in able])
+        eligible = [(len(group), count) for group, count in zip(scored, right, strict=True) if len(group) >= k]
+        passing[k] = estimate([pass_at_k(n, count, k) for n, count in eligible])
     return Repeated(
         average=estimate([count / len(group) for group, count in zip(scored, right, strict=True)]),
         passing=passing,
@@ -57,8 +57,8 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 def majority_right(episodes: Sequence[Episode]) -> float:
     """Return whether the most frequent answer is right, or the right share of tied answers.
 
-    Right answers count as one, and so do wrong answers that the verifier finds equal. Episodes without an answer do not
-    vote. The answer is read from the policy's last message.
+    All right answers count as one answer, and so do wrong answers that the verifier finds equal. Episodes without an
+    answer do not vote. The answer is read from the policy's last message.
     """
     right = sum(map(solved, episodes))
     texts = (final_text(episode) for episode in episodes if not solved(episode))
@@ -74,7 +74,9 @@ def _votes(answers: Counter[str]) -> list[int]:
     pairs = list(combinations(answers, 2))
     # Only equality matters here, so no question is needed.
     questions = [""] * len(pairs)
-    scores = score_batch([rf"\boxed{{{one}}}" for one, _ in pairs], [other for _, other in pairs], questions=questions)
+    scores = score_batch(
+        [rf"\boxed{{{first}}}" for first, _ in pairs], [other for _, other in pairs], questions=questions
+    )
     votes = dict(answers)
     for (answer, other), score in zip(pairs, scores, strict=True):
         if score.correct and answer in votes and other in votes:

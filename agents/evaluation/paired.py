@@ -20,7 +20,7 @@ from turntree.agents.turn_drafts.source import Source, TurnDraft
 from turntree.spec_tree.rules.level import Level
 
 _QUANTILE = 0.975
-_FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824}  #: quantiles of Student's t for which the expansion is too coarse
+_SMALL_QUANTILES = {1: 12.7062, 2: 4.3027, 3: 3.1824}  #: quantiles of Student's t for which the expansion is too coarse
 
 
 class OtherPolicy(Source):
@@ -58,7 +58,7 @@ class Change(NamedTuple):
     sample: int
     before: float  #: reward of the first policy
     after: float
-    why: str  #: where the two first differ
+    why: str  #: where the two episodes first differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,8 @@ def compare_pairs(given: Sequence[Pair]) -> Paired:
     for pair in pairs:
         tasks.setdefault(pair.task, []).append(pair)
     means = [
-        (fmean(pair.before.reward for pair in of), fmean(pair.after.reward for pair in of)) for of in tasks.values()
+        (fmean(pair.before.reward for pair in group), fmean(pair.after.reward for pair in group))
+        for group in tasks.values()
     ]
     firsts, seconds = Evaluation.of([pair.before for pair in given]), Evaluation.of([pair.after for pair in given])
     return Paired(
@@ -128,8 +129,8 @@ def compare_pairs(given: Sequence[Pair]) -> Paired:
 def mean_interval(values: Sequence[float]) -> Estimate:
     """Return the mean of one value per task with the 95 % interval of Student's t (Student 1908).
 
-    If all values are 0, there is no spread to measure. The interval is then that of Clopper and Pearson (1934) for the
-    fraction of tasks that differ, with none of n differing; a single task's difference is assumed to be at most 1.
+    If all values are 0, there is no spread to measure. The method of Clopper and Pearson (1934) then gives the interval
+    for 0 differing tasks out of n; a single task's difference is assumed to be at most 1.
 
     >>> [round(value, 3) for value in mean_interval([0.0, 0.0, 1.0, 1.0])[:3]]
     [0.5, -0.419, 1.419]
@@ -165,7 +166,7 @@ def t_quantile(freedom: float) -> float:
     >>> round(t_quantile(4), 2), round(t_quantile(9), 3), round(t_quantile(1e9), 3)
     (2.78, 2.262, 1.96)
     """
-    if (few := _FEW.get(int(freedom))) is not None:
+    if (few := _SMALL_QUANTILES.get(int(freedom))) is not None:
         return few
     z = NormalDist().inv_cdf(_QUANTILE)
     terms = (
@@ -184,7 +185,7 @@ def _outputs(episode: Episode) -> list[Sequence[int] | str]:
 def _first_difference(before: Episode, after: Episode) -> str:
     for turn, (left, other) in enumerate(zip_longest(_outputs(before), _outputs(after))):
         if left is None or other is None:
-            return f"one continues after turn {turn}"
+            return f"one episode continues after turn {turn}"
         unit = "character" if isinstance(left, str) else "token"
         for position, (a, b) in enumerate(zip_longest(left, other)):
             if a != b:

@@ -22,8 +22,8 @@ from turntree.agents.loop.renderer import Renderer
 from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.envs.limits import Limits
 
-_ENDLESS = 20  #: tasks to play if the environment has unlimited tasks
-_CONTEXT = 1024  #: tokens per episode, unless a turn needs more
+_UNLIMITED_TASKS = 20  #: tasks to play if the environment has unlimited tasks
+_MIN_CONTEXT = 1024  #: tokens per episode, unless a turn needs more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,10 @@ def plan(task: EvalTask) -> Planned:
     """Create the environment once to check it, and size the evaluation."""
     make_env = env_maker(task.env, task.env_args)
     env = checked_env(make_env, task.env)
-    wanted = task.count or (_ENDLESS if env.num_tasks is None else env.num_tasks)
-    context = task.max_context or max(_CONTEXT, 2 * task.max_tokens)
+    task_count = task.count or (_UNLIMITED_TASKS if env.num_tasks is None else env.num_tasks)
+    context = task.max_context or max(_MIN_CONTEXT, 2 * task.max_tokens)
     limits = replace(env.limits, max_turn_tokens=task.max_tokens, max_context_tokens=context)
-    count = wanted if env.num_tasks is None else min(wanted, env.num_tasks)
+    count = task_count if env.num_tasks is None else min(task_count, env.num_tasks)
     more = env.num_tasks is None or count < env.num_tasks
     data = _digest(env)
     tools = tuple(tool.name for tool in env.offered_tools)
@@ -71,7 +71,7 @@ def plan(task: EvalTask) -> Planned:
 
 
 def _digest(env: Any) -> str:
-    number = _ENDLESS if env.num_tasks is None else env.num_tasks
+    number = _UNLIMITED_TASKS if env.num_tasks is None else env.num_tasks
     digest = blake2b(digest_size=8)
     for task in map(env.task, range(number)):
         digest.update(json.dumps([task.id, task.prompt, task.answer]).encode())
@@ -123,7 +123,7 @@ async def play(
         renderer: ``None`` for a chat server.
         turn_drafts: Seed -> token ids of turns to use as drafts; see ``OtherPolicy``.
         file: Episode file, closed at the end; ``None`` writes none.
-        on_episode: Called with the number of finished episodes, at the start and after each one.
+        on_episode: Called with the number of finished episodes, at the start and after each episode.
     """
     task = planned.task
     if turn_drafts is not None and not isinstance(engine, ChatServer):

@@ -1,4 +1,4 @@
-"""Suites: YAML files with a list ``suite`` of evaluations; those in ``configs/eval`` are found by name."""
+"""Suites: YAML files with a list ``suite`` of evaluations; suites in ``configs/eval`` are found by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EvalTask:
     max_tokens: int = 256
     """Most tokens per turn."""
     max_context: int | None = None
-    """Most tokens per episode; ``None`` takes 1024, or what turn and model allow."""
+    """Most tokens per episode; ``None`` takes 1024, or twice ``max_tokens`` if more, within the model's limit."""
 
     def __post_init__(self) -> None:
         for name in ("samples", "max_tokens"):

@@ -25,13 +25,13 @@ class EvalResult(NamedTuple):
     model: str
     samples: int  #: episodes per task
     episodes: list[Episode]  #: samples of a task next to each other
-    seconds: float  #: wall time of the episodes played now, 0 if none were
+    seconds: float  #: wall time of the episodes played now, 0 if all were read from a file
     tools: tuple[str, ...] = ()  #: names of the environment's tools
 
     @property
     def groups(self) -> list[list[Episode]]:
         many = self.samples
-        return [self.episodes[at : at + many] for at in range(0, len(self.episodes), many)]
+        return [self.episodes[index : index + many] for index in range(0, len(self.episodes), many)]
 
 
 def figures(result: EvalResult) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
     # A server that returns only text does not report its tokens.
     counted = not sums.text_turns
     many, groups = result.samples, result.groups
-    shown: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "evaluation": result.title,
         "model": result.model,
         "tasks": len(groups),
@@ -49,10 +49,10 @@ def figures(result: EvalResult) -> dict[str, Any]:
     }
     if many > 1:
         several = repeated(groups)
-        shown[f"avg@{many}"] = several.average._asdict()
-        shown |= {f"pass@{k}": value._asdict() for k, value in several.passing.items()}
-        shown[f"maj@{many}"] = several.majority._asdict()
-    return shown | {
+        numbers[f"avg@{many}"] = several.average._asdict()
+        numbers |= {f"pass@{k}": value._asdict() for k, value in several.passing.items()}
+        numbers[f"maj@{many}"] = several.majority._asdict()
+    return numbers | {
         "solved": sums.solved,
         "scored": sums.scored,
         "failures": sums.failures,
@@ -73,51 +73,51 @@ def figures(result: EvalResult) -> dict[str, Any]:
 
 
 def rows(result: EvalResult) -> dict[str, str]:
-    shown = figures(result)
-    cached, prompt = shown["cached prompt tokens"], shown["prompt tokens"]
-    accuracy = shown["accuracy"]
+    numbers = figures(result)
+    cached, prompt = numbers["cached prompt tokens"], numbers["prompt tokens"]
+    accuracy = numbers["accuracy"]
     lines = {
-        "accuracy": f"{accuracy['value']:.3f} ({shown['solved']} of {shown['scored']})",
+        "accuracy": f"{accuracy['value']:.3f} ({numbers['solved']} of {numbers['scored']})",
         "95 % interval": f"{accuracy['low']:.3f} to {accuracy['high']:.3f}",
     }
-    for name, value in shown.items():
+    for name, value in numbers.items():
         if "@" in name:
             lines[name] = f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
     tokens = {"tokens": "unknown: the server returns only text"}
     if prompt is not None:
         tokens = {
-            "tokens per episode": f"{shown['tokens per episode']:.1f}",
-            "tokens per forward pass": f"{shown['tokens per forward pass']:.2f}",
+            "tokens per episode": f"{numbers['tokens per episode']:.1f}",
+            "tokens per forward pass": f"{numbers['tokens per forward pass']:.2f}",
             "cached prompt tokens": f"{cached} of {prompt} ({cached / prompt if prompt else 0.0:.0%})",
         }
     return lines | {
-        "reward per episode": f"{shown['reward per episode']:.3f}",
-        "turns per episode": f"{shown['turns per episode']:.2f}",
-        "turns cut by a token limit": f"{shown['cut turns']} of {shown['turns']}",
+        "reward per episode": f"{numbers['reward per episode']:.3f}",
+        "turns per episode": f"{numbers['turns per episode']:.2f}",
+        "turns cut by a token limit": f"{numbers['cut turns']} of {numbers['turns']}",
         **tokens,
-        **({"programs without an answer": str(errors)} if (errors := shown["program errors"]) else {}),
-        "failures (left out)": str(shown["failures"]),
-        "ungraded (left out)": str(shown["ungraded"]),
-        "ended by": ", ".join(f"{reason} {count}" for reason, count in shown["ended by"].items()),
-        "seconds": f"{shown['seconds']:.1f}",
+        **({"programs without an answer": str(errors)} if (errors := numbers["program errors"]) else {}),
+        "failures (left out)": str(numbers["failures"]),
+        "ungraded (left out)": str(numbers["ungraded"]),
+        "ended by": ", ".join(f"{reason} {count}" for reason, count in numbers["ended by"].items()),
+        "seconds": f"{numbers['seconds']:.1f}",
     }
 
 
 def warnings(result: EvalResult) -> list[str]:
     # Equal rewards in a group are fine if every episode is solved.
-    found = figures_of(result.groups)
+    checks = figures_of(result.groups)
     episodes = [episode for episode in result.episodes if not episode.masked]
     if all(map(solved, episodes)):
-        found = replace(found, equal_groups=None)
+        checks = replace(checks, equal_groups=None)
     unparsed = (turn for episode in episodes for turn in episode.turns if turn.parse_error)
-    return learning_warnings(found, _ADVICE, tools=lambda: result.tools, unparsed_turn=lambda: next(unparsed, None))
+    return learning_warnings(checks, _ADVICE, tools=lambda: result.tools, unparsed_turn=lambda: next(unparsed, None))
 
 
 def summary(results: Sequence[EvalResult]) -> list[list[str]]:
-    shown = [figures(result) for result in results]
-    repeats = list(dict.fromkeys(name for row in shown for name in row if "@" in name))
+    numbers = [figures(result) for result in results]
+    repeats = list(dict.fromkeys(name for row in numbers for name in row if "@" in name))
     table = [["evaluation", "model", "tasks", "accuracy", *repeats, "reward", "tokens per episode", "left out"]]
-    for row in shown:
+    for row in numbers:
         cells = [row["evaluation"], row["model"], str(row["tasks"]), _interval(row["accuracy"])]
         cells += [_interval(row[name]) if name in row else "" for name in repeats]
         tokens = row["tokens per episode"]
@@ -141,7 +141,7 @@ def _interval(estimate: Mapping[str, float]) -> str:
     return f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
 
 
-_SHOWN = 10  #: changed episodes to list
+_MAX_CHANGES = 10  #: changed episodes to list
 
 
 def print_result(result: EvalResult) -> None:
@@ -157,14 +157,16 @@ def print_result(result: EvalResult) -> None:
 def print_rows(results: Sequence[EvalResult]) -> None:
     head, *cells = summary(results)
     single_title = len({result.title for result in results}) == 1
-    shown = [
-        at for at, name in enumerate(head) if not name.startswith(("pass@", "maj@")) and not (single_title and not at)
+    numbers = [
+        index
+        for index, name in enumerate(head)
+        if not name.startswith(("pass@", "maj@")) and not (single_title and not index)
     ]
     table = Table(
-        *(Column(head[at], overflow="fold") for at in shown), title=results[0].title if single_title else None
+        *(Column(head[index], overflow="fold") for index in numbers), title=results[0].title if single_title else None
     )
     for row in cells:
-        table.add_row(*(row[at] for at in shown))
+        table.add_row(*(row[index] for index in numbers))
     console = Console()
     console.print(table)
     models_of: dict[str, list[str]] = {}
@@ -176,12 +178,12 @@ def print_rows(results: Sequence[EvalResult]) -> None:
 
 
 def _problems(result: EvalResult) -> list[str]:
-    found = [f"warning: {warning}" for warning in warnings(result)]
+    problems = [f"warning: {warning}" for warning in warnings(result)]
     failures = (episode.failure for episode in result.episodes)
     for name, causes in (("failure", failures), ("program error", map(program_error, result.episodes))):
         if cause := next(filter(None, causes), ""):
-            found.append(f"first {name}: {cause}")
-    return found
+            problems.append(f"first {name}: {cause}")
+    return problems
 
 
 def print_difference(title: str, found: Paired) -> None:
@@ -197,8 +199,8 @@ def print_difference(title: str, found: Paired) -> None:
         table.add_row("fraction of the passes without drafts", f"{found.share_of_passes:.2f}")
     console = Console()
     console.print(table)
-    for change in found.changes[:_SHOWN]:
+    for change in found.changes[:_MAX_CHANGES]:
         line = f"{change.task} #{change.sample}: {change.before:g} to {change.after:g}, {change.why}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if len(found.changes) > _SHOWN:
-        console.print(f"{len(found.changes) - _SHOWN} more changed")
+    if len(found.changes) > _MAX_CHANGES:
+        console.print(f"{len(found.changes) - _MAX_CHANGES} more changed")

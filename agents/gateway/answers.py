@@ -115,7 +115,7 @@ def to_dictionaries(
     messages: Sequence[WireMessage], tools: Sequence[WireTool] | None
 ) -> tuple[Dictionaries, Dictionaries]:
     """Return messages and tools as chat templates expect them, with arguments as mappings."""
-    shown: Dictionaries = []
+    chat_messages: Dictionaries = []
     for message in messages:
         role = "system" if message.role == "developer" else message.role
         entry: dict[str, Any] = {"role": role, "content": message.content}
@@ -125,8 +125,11 @@ def to_dictionaries(
                 for call in message.tool_calls
             ]
         if role == "tool":
-            entry |= {"tool_call_id": message.tool_call_id or "", "name": message.name or _called(shown, message)}
-        shown.append(entry)
+            entry |= {
+                "tool_call_id": message.tool_call_id or "",
+                "name": message.name or _called_name(chat_messages, message),
+            }
+        chat_messages.append(entry)
     offered = [
         {
             "type": "function",
@@ -138,11 +141,11 @@ def to_dictionaries(
         }
         for tool in tools or ()
     ]
-    return shown, offered
+    return chat_messages, offered
 
 
-def _called(shown: Dictionaries, answer: WireMessage) -> str:
-    for message in reversed(shown):
+def _called_name(chat_messages: Dictionaries, answer: WireMessage) -> str:
+    for message in reversed(chat_messages):
         for call in message.get("tool_calls", ()):
             if call["id"] == answer.tool_call_id:
                 return str(call["function"]["name"])

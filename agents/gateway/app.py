@@ -51,7 +51,7 @@ class Admission:
             ApiError: 400 if the request needs more slots than exist, 429 if they are in use, 503 during shutdown.
         """
         if self.closing:
-            raise ApiError(503, "the server is shutting down; use another one", code="closing", retry_after=5)
+            raise ApiError(503, "the server is shutting down; use another server", code="closing", retry_after=5)
         if turns > self.slots:
             raise ApiError(400, f"expected at most {self.slots} choices per request, got {turns}", param="n")
         if self.in_use + turns > self.slots:
@@ -63,7 +63,7 @@ class Admission:
             self.in_use -= turns
 
 
-_LONG = 1 << 15  #: bytes; a longer body is tokenised in a thread so that the event loop stays free
+_LONG_BODY = 1 << 15  #: bytes; a longer body is tokenised in a thread so that the event loop stays free
 
 
 class Gateway:
@@ -213,7 +213,7 @@ class Gateway:
 
     async def _off_loop(self, raw: bytes, work: Callable[[], Any]) -> Any:
         # Tokenising a long body would block every other request.
-        return work() if len(raw) < _LONG else await asyncio.to_thread(work)
+        return work() if len(raw) < _LONG_BODY else await asyncio.to_thread(work)
 
     def _prompt(self, position: Position, tools: Dictionaries) -> tuple[int, ...]:
         given = [dict(message) for message in position.given]
@@ -241,8 +241,8 @@ class Gateway:
         ends = frozenset(self._renderer.stop_token_ids if special_tokens else ())
 
         def decode(tokens: Any) -> str:
-            shown = [token for token in tokens if token not in ends] if ends else tokens
-            return self._renderer.decode(shown, special_tokens=special_tokens)
+            visible = [token for token in tokens if token not in ends] if ends else tokens
+            return self._renderer.decode(visible, special_tokens=special_tokens)
 
         return TurnText(decode, body.stop or (), byte=self._byte)
 
@@ -303,7 +303,7 @@ def make_app(gateway: Gateway) -> Starlette:
     routes.add("/v1/models/{name:path}", gateway.one_model, method="GET")
     routes.add("/health", gateway.health, method="GET", open_to_all=True)
     routes.add("/metrics", gateway.show_metrics, method="GET")
-    # The single session is ended by its creator.
+    # The creator of the single session ends it.
     if gateway.settings.session is not None:
         return routes.app()
     routes.add("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")

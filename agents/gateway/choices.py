@@ -166,9 +166,9 @@ class ChatChoice(Choice):
     def parsed(self, turn: SampledTurn) -> ReadTurn:
         if self._parsed is None:
             whole = self._opened + turn.text
-            found = ParsedTurn(content=whole) if self._parser is None else self._parser.parse(whole)
-            calls = found.calls if self._several else found.calls[:1]
-            content = found.content.removeprefix(self._opened.strip()).strip() if calls else turn.text
+            parsed_turn = ParsedTurn(content=whole) if self._parser is None else self._parser.parse(whole)
+            calls = parsed_turn.calls if self._several else parsed_turn.calls[:1]
+            content = parsed_turn.content.removeprefix(self._opened.strip()).strip() if calls else turn.text
             self._parsed = ReadTurn(content, calls, answers.call_ids(calls))
         return self._parsed
 

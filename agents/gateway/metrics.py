@@ -64,11 +64,13 @@ class Metrics:
             elif kind == "histogram":
                 lines += _histogram(f"turntree_{name}", getattr(self, name))
             else:
-                found = {labels: count for (counter, labels), count in sorted(self.counts.items()) if counter == name}
-                bare = found or ({"": 0} if name not in ("requests_total", "sessions_ended_total") else {})
+                by_labels = {
+                    labels: count for (counter, labels), count in sorted(self.counts.items()) if counter == name
+                }
+                samples = by_labels or ({"": 0} if name not in ("requests_total", "sessions_ended_total") else {})
                 lines += [
                     f"turntree_{name}{{{labels}}} {n}" if labels else f"turntree_{name} {n}"
-                    for labels, n in bare.items()
+                    for labels, n in samples.items()
                 ]
         return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
 """Sessions as recorded episodes: one for each leaf of a session's tree of turns.
 
-Invariant: an episode is one token sequence with a mask, as from ``rollout``. Its labels name the episode with which
-it shares its first turns. A session without a reward is ungraded, never scored 0.
+Invariant: an episode is one token sequence with a mask, as from ``rollout``. Its labels name the earlier episode
+that begins with the same turns. A session without a reward is ungraded, never scored 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
-NO_REWARD = "session"  #: name of the reward that was never given
+NO_REWARD = "session"  #: name of the reward that no request has sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Dialogue:
 
 def dialogues(session: Session) -> list[Dialogue]:
     """Return the dialogues of a session: the path to each leaf, in the order in which they ended."""
-    found: list[Dialogue] = []
+    ended: list[Dialogue] = []
     first_in: dict[int, int] = {}
     for leaf in session.nodes:
         if leaf.children:
@@ -49,7 +49,7 @@ def dialogues(session: Session) -> list[Dialogue]:
         path.reverse()
         # Turns that an earlier dialogue already contains.
         shared = sum(id(node) in first_in for node in path)
-        number = len(found)
+        number = len(ended)
         labels = {
             "branch": number,
             "branch_of": first_in[id(path[shared - 1])] if shared else None,
@@ -58,8 +58,8 @@ def dialogues(session: Session) -> list[Dialogue]:
         }
         for node in path:
             first_in.setdefault(id(node), number)
-        found.append(Dialogue(nodes=tuple(path), labels=labels))
-    return found
+        ended.append(Dialogue(nodes=tuple(path), labels=labels))
+    return ended
 
 
 def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_source: str = "") -> Episode:
@@ -75,13 +75,16 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
             Turn(prompt_ids=node.turn.prompt_ids, completion=node.turn.completion, text=text, observation=observation)
         )
         messages += [replied, *observation]
-    asked = [message for message in nodes[0].given if message["role"] == "user"]
+    user_messages = [message for message in nodes[0].given if message["role"] == "user"]
     cut = nodes[-1].turn.completion.finish_reason is FinishReason.LENGTH
     stop_reason = StopReason.MAX_TOKENS if cut else StopReason.DONE
     return Episode(
         env_id=ENV_ID,
         task=Task(
-            id=session.task_id, prompt=asked[-1]["content"] if asked else "", answer=answer, data_source=data_source
+            id=session.task_id,
+            prompt=user_messages[-1]["content"] if user_messages else "",
+            answer=answer,
+            data_source=data_source,
         ),
         seed=None,
         messages=tuple(messages),
@@ -124,7 +127,7 @@ class SessionRecord:
         while True:
             path = episodes / f"step_{self.step:06d}.jsonl"
             try:
-                # Creating the file claims the step, also between two servers.
+                # Creating the file claims the step, even if two servers start at once.
                 path.touch(exist_ok=False)
                 break
             except FileExistsError:
@@ -134,13 +137,15 @@ class SessionRecord:
             undo.callback(self._close_file)
             self._journal = SessionJournal(folder, path.stem, decode)
             undo.callback(self._journal.close)
-            if found := self._journal.recover(
+            if recovered := self._journal.recover(
                 episodes,
                 lambda session, decode: self._append(
                     session, [episode_of(dialogue, decode) for dialogue in dialogues(session)]
                 ),
             ):
-                logger.warning("%d unfinished sessions of a killed server were recorded as failures in %s", found, path)
+                logger.warning(
+                    "%d unfinished sessions of a killed server were recorded as failures in %s", recovered, path
+                )
             undo.pop_all()
 
     def keep(self, session: Session) -> None:
@@ -149,7 +154,9 @@ class SessionRecord:
             self._journal.keep(session)
         except OSError as error:
             # The session continues in memory, and its next turn tries again.
-            logger.error("turns of session %s are not saved against a kill: %s", session.id, explain_os_error(error))
+            logger.error(
+                "turns of session %s would be lost if the server were killed: %s", session.id, explain_os_error(error)
+            )
 
     def write(self, session: Session, episodes: Sequence[Episode]) -> None:
         """Append the episodes of a session, one per dialogue.
@@ -169,10 +176,10 @@ class SessionRecord:
         number, sample = self._numbers.get(task, len(self._numbers)), self._samples.get(task, 0)
         rows = [
             Record(
-                {"step": self.step, "index": number, "session": at, "session_id": session.id, **dialogue.labels},
+                {"step": self.step, "index": number, "session": index, "session_id": session.id, **dialogue.labels},
                 episode,
             )
-            for at, (episode, dialogue) in enumerate(zip(episodes, dialogues(session), strict=True), start=sample)
+            for index, (episode, dialogue) in enumerate(zip(episodes, dialogues(session), strict=True), start=sample)
         ]
         self._writer.write_all(rows)
         self._numbers[task], self._samples[task] = number, sample + len(rows)

@@ -1,7 +1,7 @@
-"""Journal of unfinished sessions, from which the next server recovers the turns of a killed one.
+"""Journal of unfinished sessions, from which the next server recovers the turns of a killed server.
 
 Each session has a file in the run's folder ``unfinished``; a turn is appended when it ends, and the file is removed
-once the session is recorded. A file without a running server was left by a killed one.
+once the session is recorded. A file without a running server was left by a killed server.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SessionJournal:
 
     def close(self) -> None:
         self._lock.close()
-        # Not empty: sessions that could not be recorded, or another server's.
+        # The folder may hold sessions that could not be recorded, or another server's sessions.
         with suppress(OSError):
             self._folder.rmdir()
 
@@ -85,22 +85,22 @@ class SessionJournal:
             write: Called with a session and the decoder of its turns; the session's file is removed afterwards.
 
         Raises:
-            OSError: From ``write``; that session and the ones after it stay on disk.
+            OSError: From ``write``; that session and all later sessions stay on disk.
         """
-        found = 0
+        recovered = 0
         for start in sorted({path.name.partition(".")[0] for path in self._folder.glob("*.turns")}):
-            with ExitStack() as held:
+            with ExitStack() as locks:
                 if start != self._start:
                     try:
-                        held.callback(OneWriter(self._folder / start).close)
+                        locks.callback(OneWriter(self._folder / start).close)
                     except UsageError:
                         # The server of that start is still running.
                         continue
                 recorded = _last_recorded(episodes / f"{start}.jsonl")
                 # Recover in the order in which the sessions were last used.
                 for path in sorted(self._folder.glob(f"{start}.*"), key=lambda path: path.stat().st_mtime_ns):
-                    found += self._recover(path, recorded, write)
-        return found
+                    recovered += self._recover(path, recorded, write)
+        return recovered
 
     def _recover(self, path: Path, recorded: str | None, write: Callable[[Session, Decode], None]) -> bool:
         try:
@@ -108,13 +108,13 @@ class SessionJournal:
         except RecordError as error:
             logger.warning("an unfinished session of a killed server cannot be read; its file is kept: %s", error)
             return False
-        # Rename first: if this server is killed before the unlink, its own record shows that the session is recorded.
+        # Rename first: if this server is killed before the unlink, its episode file shows that the session is recorded.
         path = path.rename(path.with_name(f"{self._start}.{path.name.partition('.')[2]}"))
-        if left := session is not None and session.id != recorded:
+        if unrecorded := session is not None and session.id != recorded:
             texts = {node.turn.completion.token_ids: node.turn.text for node in session.nodes}
             write(session, lambda tokens: texts[tuple(tokens)])
         path.unlink()
-        return left
+        return unrecorded
 
     def _row(self, node: Node, parent: int | None) -> dict[str, Any]:
         turn = node.turn

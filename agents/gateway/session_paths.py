@@ -63,9 +63,9 @@ class SessionPaths:
         session = self._sessions.live.get(name)
         if session is None:
             raise ApiError(404, f"no live session {name!r:.80}", code="session_not_found")
-        found = [{**dialogue.labels, "turns": len(dialogue.nodes)} for dialogue in dialogues(session)]
-        shown = {"id": session.id, "task_id": session.task_id, "turns": len(session.nodes), "branches": found}
-        return Json(shown | {"running": session.running})
+        branches = [{**dialogue.labels, "turns": len(dialogue.nodes)} for dialogue in dialogues(session)]
+        body = {"id": session.id, "task_id": session.task_id, "turns": len(session.nodes), "branches": branches}
+        return Json(body | {"running": session.running})
 
     async def end(self, http: Request) -> Response:
         with self._sessions.ending(http.path_params["session"]) as session:
@@ -96,8 +96,8 @@ class SessionPaths:
         """
         if self._record is None:
             # Without a record, dialogues are only counted.
-            self._count(why, found := len(dialogues(session)))
-            return found
+            self._count(why, count := len(dialogues(session)))
+            return count
         episodes = self._episodes(session, RewardRequest())
         self._write(session, episodes, why)
         return len(episodes)
@@ -135,7 +135,7 @@ class SessionPaths:
             except OSError as error:
                 problem = f"session {session.id} cannot be recorded and stays live: {explain_os_error(error)}"
                 logger.error("%s", problem)
-                raise ApiError(507, f"{problem}; then send this again", code="not_recorded") from error
+                raise ApiError(507, f"{problem}; fix this and repeat the request", code="not_recorded") from error
         self._count(why, len(episodes))
 
     def _count(self, why: str, episodes: int) -> None:

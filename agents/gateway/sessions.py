@@ -2,7 +2,7 @@
 
 A request that continues a sampled turn gets that turn's tokens followed by the new messages only. If the client
 changed earlier messages or repeats a request, the tree branches there. If a request could continue several turns, the
-oldest one without a continuation is chosen. Not thread-safe.
+oldest turn without a continuation is chosen. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turntree.agents.gateway.turns import SampledTurn
 from turntree.envs.failure import describe
 from turntree.envs.message import ToolCall
 
-_REMEMBERED = 4096  #: ended sessions whose names stay refused
+_MAX_ENDED = 4096  #: ended sessions whose names stay refused
 CONTEXT_FULL = "context_length_exceeded"  #: error code if a prompt leaves no token for an answer
 MOST_TURNS = 4096  #: turns in one session
 
@@ -39,13 +39,13 @@ class Origin(StrEnum):
 class Node:
     session: Session
     parent: Node | None  #: ``None`` if all messages before this turn were rendered as a prompt
-    given: Sequence[Mapping[str, Any]]  #: messages between the parent's turn and this one
+    given: Sequence[Mapping[str, Any]]  #: messages between the parent's turn and this turn
     turn: SampledTurn
     replied: Mapping[str, Any]  #: the turn as a message, as a client sends it back
     calls: tuple[str, ...]  #: canonical tool calls of the dialogue, including this turn's
     origin: Origin
     key: bytes  #: key of the dialogue that ends with this turn
-    children: int = 0  #: turns that continue this one
+    children: int = 0  #: turns that continue this turn
     claims: int = 0  #: running requests that continue this turn
 
 
@@ -83,9 +83,10 @@ class Sessions:
     """All live sessions.
 
     Args:
-        most: Sessions at once; a further one ends the one that was idle longest.
+        most: Sessions at once; a further session ends the session that was idle longest.
         seconds: Time after which an idle session ends.
-        ended: Called with each session that is ended here, and the reason; on ``ApiError`` the session stays live.
+        ended: Called with a session that idled too long or gives up its place, and the reason; on ``ApiError`` the
+            session stays live.
     """
 
     def __init__(
@@ -93,9 +94,9 @@ class Sessions:
     ) -> None:
         self.live: OrderedDict[str, Session] = OrderedDict()  #: by name, longest idle first
         self.full = False  #: whether a request was refused because its dialogue had no token left
-        self._most, self._seconds, self._report, self._clock = most, seconds, ended, clock
+        self._max_sessions, self._seconds, self._report, self._clock = most, seconds, ended, clock
         self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
 
     def find(
         self,
@@ -105,7 +106,7 @@ class Sessions:
         session_id: str | None,
         task_id: str | None,
     ) -> Position:
-        """Return the position of a request, in a session that it continues or in a new one.
+        """Return the position of a request, in a session that it continues or in a new session.
 
         Raises:
             ApiError: 409 if the named session has ended, 400 if it has another task, 507 if no session can be freed.
@@ -186,7 +187,7 @@ class Sessions:
             raise ApiError(404, f"no live session {session_id!r:.80} with a turn", code="session_not_found")
         if session.running:
             raise ApiError(409, f"a turn of session {session_id!r:.80} is being sampled; wait for it", code="running")
-        with self._without(session):
+        with self._removed(session):
             yield session
 
     def take_all(self) -> list[Session]:
@@ -207,20 +208,21 @@ class Sessions:
         return session
 
     def _refuse_ended(self, session_id: str) -> None:
-        if session_id in self._gone:
-            raise ApiError(409, f"session {session_id!r:.80} has ended; start another one", code="session_ended")
+        if session_id in self._ended:
+            raise ApiError(409, f"session {session_id!r:.80} has ended; start another session", code="session_ended")
 
     def _continued_node(
         self, key: bytes, message: Mapping[str, Any], session_id: str | None, task_id: str | None
     ) -> Node | None:
-        found = self._by_key.get(key, ())
+        matching = self._by_key.get(key, ())
         if session_id is not None:
-            found = [node for node in found if node.session.id == session_id]
+            matching = [node for node in matching if node.session.id == session_id]
         elif task_id is not None:
-            found = [node for node in found if node.session.task_id == task_id]
-        # Prefer the turn with the same call ids: equal dialogues of parallel clients differ only in them.
-        same = [node for node in found if ids_of(node.replied) == ids_of(message)] or found
-        return next((node for node in same if not node.children and not node.claims), same[-1] if same else None)
+            matching = [node for node in matching if node.session.task_id == task_id]
+        # Prefer the turn with the same call ids: equal dialogues of parallel clients differ only in the ids.
+        nodes = [node for node in matching if ids_of(node.replied) == ids_of(message)] or matching
+        unused = (node for node in nodes if not node.children and not node.claims)
+        return next(unused, nodes[-1] if nodes else None)
 
     def _origin(self, session: Session, position: Position) -> Origin:
         siblings = [node.given for node in session.nodes if node.parent is position.parent]
@@ -239,30 +241,30 @@ class Sessions:
             self.live.move_to_end(session.id)
 
     def _end_idle(self) -> None:
-        late = self._clock() - self._seconds
-        for session in list(takewhile(lambda session: session.used <= late, self.live.values())):
+        deadline = self._clock() - self._seconds
+        for session in list(takewhile(lambda session: session.used <= deadline, self.live.values())):
             if not session.running:
                 # The failure has been logged already.
-                with suppress(ApiError), self._without(session):
+                with suppress(ApiError), self._removed(session):
                     self._report(session, "idle")
 
     def _free_session(self) -> None:
         idle = [session for session in self.live.values() if not session.running]
         # Free enough sessions for one more.
-        for session in idle[: max(0, len(self.live) + 1 - self._most)]:
+        for session in idle[: max(0, len(self.live) + 1 - self._max_sessions)]:
             try:
-                with self._without(session):
+                with self._removed(session):
                     self._report(session, "capacity")
             except ApiError as error:
                 raise ApiError(507, f"no session can be started: {error}", code="not_recorded") from error
 
     @contextmanager
-    def _without(self, session: Session) -> Iterator[None]:
+    def _removed(self, session: Session) -> Iterator[None]:
         self._forget(session)
         try:
             yield
         except BaseException:
-            self._gone.pop(session.id, None)
+            self._ended.pop(session.id, None)
             self.live[session.id] = session
             self._touch(session)
             for node in session.nodes:
@@ -272,9 +274,9 @@ class Sessions:
     def _forget(self, session: Session) -> None:
         self.live.pop(session.id, None)
         # Remember the name, so that a late request does not silently start a second session with it.
-        self._gone[session.id] = None
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        self._ended[session.id] = None
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
         for node in session.nodes:
             self._by_key[node.key].remove(node)
             if not self._by_key[node.key]:

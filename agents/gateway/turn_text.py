@@ -10,7 +10,7 @@ from typing import Any
 
 Decode = Callable[[Sequence[int]], str]
 _REPLACEMENT = "\ufffd"
-_WINDOW = 8  #: tokens after which earlier ones need not be decoded again
+_WINDOW = 8  #: tokens after which earlier tokens need not be decoded again
 _BYTE = "<0xFF>"
 
 
@@ -19,15 +19,15 @@ def byte_token(tokenizer: Any) -> int | None:
 
     Such a vocabulary decodes a run of bytes as a whole: an invalid byte turns the whole run into ``U+FFFD``.
     """
-    found = tokenizer.convert_tokens_to_ids(_BYTE)
-    return found if found is not None and tokenizer.convert_ids_to_tokens(found) == _BYTE else None
+    token = tokenizer.convert_tokens_to_ids(_BYTE)
+    return token if token is not None and tokenizer.convert_ids_to_tokens(token) == _BYTE else None
 
 
 class TurnText:
     """The text of one turn.
 
     Args:
-        stops: Strings that end the turn; a stop string and what follows are not part of the text.
+        stops: Strings that end the turn; the text ends before the stop string.
         byte: The ``byte_token`` of the vocabulary.
     """
 
@@ -37,7 +37,7 @@ class TurnText:
         self.tokens: list[int] = []  #: up to the token that completed a stop string
         self.text = ""  #: the part that later tokens cannot change, without the stop string
         self.stop: str | None = None  #: the stop string that was found
-        # Text of the tokens before `_read`. Tokens from `_from` on are decoded again together with new ones.
+        # `_done` is the text of the tokens before `_read`. Tokens from `_from` on are decoded again with new tokens.
         self._done = ""
         self._from = self._read = self._skip = 0
 
@@ -68,9 +68,9 @@ class TurnText:
 
     def _decode_last(self) -> None:
         window = self.tokens[self._from :]
-        now = self._decode(window)
+        decoded = self._decode(window)
         # A trailing U+FFFD may be the first bytes of a character whose other bytes have not arrived.
-        whole = now.rstrip(_REPLACEMENT)
+        whole = decoded.rstrip(_REPLACEMENT)
         if self._find_stop(self._done + whole[self._skip :]):
             return
         # Text that changes when an invalid byte follows is not final yet.
@@ -78,7 +78,7 @@ class TurnText:
             whole = _common_prefix(whole, self._decode([*window, self._byte]))
         self.text = self._done + whole[self._skip :]
         # Move the window on, but only at a character boundary.
-        if whole == now and len(now) > self._skip and len(self.tokens) - self._read >= _WINDOW:
+        if whole == decoded and len(decoded) > self._skip and len(self.tokens) - self._read >= _WINDOW:
             self._done = self.text
             self._from, self._read = self._read, len(self.tokens)
             self._skip = len(self._decode(self.tokens[self._from :]))
@@ -92,8 +92,8 @@ class TurnText:
 
 
 def _common_prefix(text: str, other: str) -> str:
-    same = (start for start, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
-    return text[: next(same, min(len(text), len(other)))]
+    differences = (start for start, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+    return text[: next(differences, min(len(text), len(other)))]
 
 
 def settled(text: str, marks: Sequence[str]) -> str:

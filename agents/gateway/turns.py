@@ -22,28 +22,28 @@ class SampledTurn:
 class SentPrompts:
     """Tokens that the clients of one key have sent or received, as hashes of 16-token blocks.
 
-    ``cached_tokens`` in a response is limited to these, so that it reveals nothing about other keys' prompts.
+    ``cached_tokens`` in a response counts only these tokens, so that it reveals nothing about other keys' prompts.
     """
 
     _BLOCK = 16
-    _MOST = 1 << 16
+    _MAX_BLOCKS = 1 << 16
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def cached(self, turn: SampledTurn) -> SampledTurn:
-        """Limit a turn's cached tokens to the known ones, and remember the turn."""
+        """Limit a turn's cached tokens to the known tokens, and remember the turn."""
         tokens = (*turn.prompt_ids, *turn.completion.token_ids)
-        before, known, same = b"", 0, True
+        before, known, matches = b"", 0, True
         for end in range(self._BLOCK, len(tokens) + 1, self._BLOCK):
             block = array("q", tokens[end - self._BLOCK : end]).tobytes()
             before = blake2b(before + block, digest_size=16).digest()
             # A KV cache holds prefixes only, so the first unknown block ends the match.
-            same = same and before in self._known
-            known = end if same else known
+            matches = matches and before in self._known
+            known = end if matches else known
             self._known[before] = None
             self._known.move_to_end(before)
-        while len(self._known) > self._MOST:
+        while len(self._known) > self._MAX_BLOCKS:
             self._known.popitem(last=False)
         count = min(turn.completion.cached_tokens, known, len(turn.prompt_ids))
         return replace(turn, completion=replace(turn.completion, cached_tokens=count))

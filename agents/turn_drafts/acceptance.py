@@ -1,7 +1,7 @@
 """Acceptance of a stored turn's tokens, computed from one scoring pass.
 
 Pure functions of a stored turn, the policy's scores of its tokens and uniform random numbers ("coins"). They return the
-accepted tokens and the distribution that drew them. The rule is that of ``verify.ratio_chain``, with the recorded part
+accepted tokens and the distribution that drew them. The rule is ``verify.ratio_chain``, applied to the recorded part
 of the old distribution (``rules.top_k``).
 """
 
@@ -25,7 +25,7 @@ _ROUNDING = 1e-6  #: Probability mass beyond the recorded tokens that may be a f
 
 
 def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, lenience: float) -> int:
-    """Return how many ``offered`` first tokens of a stored turn are accepted by fresh ``coins`` in (0, 1).
+    """Return how many of a stored turn's ``offered`` tokens fresh ``coins`` in (0, 1) accept.
 
     ``lenience`` is a factor on the ratio of new to old probability; 1 is exact.
     """
@@ -58,8 +58,8 @@ class Redraw(NamedTuple):
 def redraw_known(now: KnownDistribution, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
     """Draw from the residual distribution, as far as p is known, by a fresh ``coin`` in (0, 1).
 
-    The coin falls either on the residual of the known tokens, which settles the draw, or on the mass of p beyond them,
-    which bounds the residual there (rejection sampling).
+    The coin falls either on the residual of the known tokens, which settles the draw, or on the mass of p beyond the
+    known tokens, which bounds the residual of the unknown tokens (rejection sampling).
     """
     rest = _rejected_mass(now, turn, position, lenience)
     reached = coin * (float(rest.sum()) + now.tail)
@@ -81,8 +81,9 @@ def redraw_wider(
 ) -> Redraw:
     """Continue a draw that ``redraw_known`` left open at mass ``left``, now that more of p is known.
 
-    The first coin is uniform over the mass of the tokens that were unknown. It falls on the residual of tokens known
-    now, which settles the draw; on the rest of their mass, which starts a new draw with ``coin``; or beyond them again.
+    The first coin is uniform over the mass of the tokens that were unknown. If it falls on the residual
+    of tokens known now, the draw is settled. If it falls on the rest of their mass, a new draw with ``coin`` starts.
+    Otherwise the draw stays open.
     """
     # Residuals of the tokens known before were settled by the first coin; only new ones count here.
     new = ~np.isin(now.ids, before.ids)
@@ -106,24 +107,24 @@ def behaviour_of(
 ) -> Behaviour:
     """Return the distribution of the tokens that a lenient rule emits; an exact rule emits p itself.
 
-    ``tokens`` are the kept ones and, after a rejection, the token drawn there; ``logprobs`` and ``top`` are the
+    ``tokens`` are the kept tokens and, after a rejection, the token drawn there; ``logprobs`` and ``top`` are the
     policy's. This distribution stays attached to the tokens, however often the turn is reused. If p was stored instead,
     as if the current policy had drawn the tokens, the policy could drift away from its stored turns unnoticed.
     """
     count, width = len(tokens), top.ids.shape[1]
     tables = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
     now = behaviour(tables.p, tables.q, lenience)
-    # p is known of the emitted tokens, even if they are not among the most probable ones.
+    # p of the emitted tokens is known, even if they are not among the most probable tokens.
     p = np.exp(np.array(logprobs, np.float64))
     q = known_probability(tokens, turn.top_ids[:count], turn.top_logprobs[:count])
     kept, both = np.minimum(q, lenience * p), np.minimum(tables.q, lenience * tables.p)
     rejected, rest = 1 - both.sum(1), np.maximum(tables.p - both, 0.0).sum(1)
-    own = kept + np.maximum(p - kept, 0.0) * np.where(rest > 0, rejected / np.where(rest > 0, rest, 1.0), 1.0)
-    named = np.where(tables.ids == OTHER, -1.0, now)  # OTHER is many tokens together: never among the best
+    emitted = kept + np.maximum(p - kept, 0.0) * np.where(rest > 0, rejected / np.where(rest > 0, rest, 1.0), 1.0)
+    named = np.where(tables.ids == OTHER, -1.0, now)  # OTHER stands for many tokens: never among the best
     best = np.argsort(-named, axis=1, kind="stable")[:, :width]
     masses = np.maximum(np.take_along_axis(named, best, 1), 0.0)
     ids = np.take_along_axis(tables.ids, best, 1)
-    return Behaviour(_log(own), TopLogprobs(ids=ids.astype(np.int32), logprobs=_log(masses).astype(np.float32)))
+    return Behaviour(_log(emitted), TopLogprobs(ids=ids.astype(np.int32), logprobs=_log(masses).astype(np.float32)))
 
 
 class RisenMass(NamedTuple):
@@ -140,8 +141,8 @@ def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
     count = len(tokens)
     ids = scores.top.ids[:count].astype(np.int64)
     p = np.exp(scores.top.logprobs[:count].astype(np.float64))
-    same = ids[:, :, None] == turn.top_ids[:count, None, :]
-    q = (same * np.exp(turn.top_logprobs[:count].astype(np.float64))[:, None, :]).sum(2)
+    matching = ids[:, :, None] == turn.top_ids[:count, None, :]
+    q = (matching * np.exp(turn.top_logprobs[:count].astype(np.float64))[:, None, :]).sum(2)
     risen = p > q
     mass = np.minimum((p * risen).sum(1), 1.0)
     matched = ((ids == tokens[:, None]) & risen).any(1)

@@ -17,7 +17,7 @@ class ReuseMode(StrEnum):
     REJECTION_SAMPLING = "rejection_sampling"
     """Keep tokens by the ratio of new to old probability, sample the rest; exact in distribution."""
     SPEC_RL = "spec_rl"
-    """As ``REJECTION_SAMPLING``, but keep more (SPEC-RL, arXiv 2509.23232). Biased: level D."""
+    """As ``REJECTION_SAMPLING``, but keep more tokens (SPEC-RL, arXiv 2509.23232). Biased: level D."""
 
 
 PRESETS = {"grpo": 0.5, "ppo": 0.3, "dapo": 0.15}  #: logarithm of the lenience in SPEC-RL's paper, by algorithm
@@ -34,9 +34,9 @@ class ReuseConfig:
     bias: float | None = None
     """Logarithm of the lenience, instead of ``preset``; 0 is exact. Only for ``spec_rl``."""
     max_tokens: int = 1_000_000
-    """Most stored tokens, 8 bytes each and 8 more for each of ``top_k``; the oldest turns are dropped first."""
-    # A stored token outside the recorded ones is rejected: a broad distribution needs many recorded tokens, or sampling
-    # with `top_k`. Few recorded tokens cost reuse, not exactness.
+    """Most stored tokens, at 8 bytes each plus 8 bytes per ``top_k`` token; the oldest turns are dropped first."""
+    # A stored token outside the recorded tokens is rejected: a broad distribution needs many recorded tokens, or
+    # sampling with `top_k`. Few recorded tokens cost reuse, not exactness.
     top_k: int = 64
     """Most probable tokens recorded per stored token, for ``rejection_sampling`` and ``spec_rl``."""
     fresh: float = 0.0
@@ -88,7 +88,7 @@ class RunAheadConfig:
     """Fraction of the engine's slots that precomputed turns may hold, in (0, 1]."""
     tokens: int | None = None
     """Most tokens that one training step may precompute; running turns are finished. ``None``: no limit."""
-    # On a shared device this slows the update. Engines on a GPU free their memory during the update, so they cannot.
+    # On a shared device this slows the update. Engines on a GPU free their memory during the update and cannot run.
     during_update: bool | None = None
     """Precompute during the update of the policy; ``None`` does so with the local engine on the CPU."""
     max_tokens: int = 1_000_000
@@ -118,7 +118,7 @@ class ToolCallsAheadConfig:
     enabled: bool = False
     """Make speculative tool calls, in forks of a ``forkable`` environment or of a ``pure`` tool."""
     min_probability: float = 0.5
-    """Least estimated probability of a turn and those before it for its calls, in (0, 1]."""
+    """Make a turn's calls if the estimated probability of all turns up to it is at least this, in (0, 1]."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
@@ -134,7 +134,7 @@ class ValidationConfig:
     """Section ``turntree.validation`` of a training configuration."""
 
     coupled: bool = False
-    """Use the same noise in every validation, so that each validation replays the last one."""
+    """Use the same noise in every validation, so that each validation replays the last validation."""
     max_tokens: int = 1_000_000
     """Most tokens of the last validation held by a replica, 4 bytes each; other turns are sampled anew."""
 
@@ -142,4 +142,4 @@ class ValidationConfig:
         if not isinstance(self.coupled, bool):
             raise ValueError(f"coupled must be true or false, got {self.coupled!r}")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}; coupled=false holds none")
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}; coupled=false stores no tokens")

@@ -1,10 +1,10 @@
-"""Slots of an external engine; precomputed turns use idle ones only.
+"""Slots of an external engine; precomputed turns use only idle slots.
 
 vLLM and SGLang schedule by priority, which decides who waits and whose keys and values are evicted. Priority does not
 bound how many precomputed turns run, and in vLLM it takes no slot away. This module does both.
 
-Of ``batch`` slots, a requested turn finds one unless requested turns hold all of them: precomputed turns are admitted
-only to idle slots, at most ``slots`` of them, and end with their tokens so far when a slot is missing.
+A requested turn finds a slot unless requested turns hold all ``batch`` slots. Precomputed turns are admitted only to
+idle slots, at most ``slots`` of them. They end with their tokens so far when a requested turn needs a slot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 #: Seconds after which an abort is repeated: a request may not have reached the engine the first time.
-_AGAIN_SECONDS = 0.05
+_RETRY_SECONDS = 0.05
 
 
 class PrecomputingEngine(Protocol):
@@ -37,16 +37,16 @@ class IdleSlots:
         self._slots = slots
         self._requested = 0  # requested turns that hold or need a slot
         self._precomputed: set[object] = set()
-        self._ended = 0  # calls of abort_precomputed, by which waiting turns notice one
+        self._ended = 0  # number of abort_precomputed calls, from which waiting turns notice a new call
         self._changed = asyncio.Event()
-        self._clearing: asyncio.Task[None] | None = None
+        self._freeing: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def needed(self) -> AsyncIterator[None]:
         """Take a slot for a requested turn at once; end precomputed turns if no slot is free."""
         self._requested += 1
-        if self._clearing is None and self._missing > 0:
-            self._clearing = asyncio.create_task(self._clear())
+        if self._freeing is None and self._missing > 0:
+            self._freeing = asyncio.create_task(self._free_slots())
         try:
             yield
         finally:
@@ -79,13 +79,13 @@ class IdleSlots:
             await self._engine.abort_precomputed()
             await self._wait_for_change()
 
-    async def _clear(self) -> None:
+    async def _free_slots(self) -> None:
         try:
             while self._precomputed and self._missing > 0:
                 await self._engine.abort_precomputed(self._missing)
                 await self._wait_for_change()
         finally:
-            self._clearing = None
+            self._freeing = None
 
     @property
     def _missing(self) -> int:
@@ -93,7 +93,7 @@ class IdleSlots:
 
     async def _wait_for_change(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), _AGAIN_SECONDS)
+            await asyncio.wait_for(self._changed.wait(), _RETRY_SECONDS)
 
     def _wake_waiting(self) -> None:
         self._changed.set()

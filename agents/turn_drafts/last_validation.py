@@ -9,10 +9,10 @@ from turntree.spec_tree.rules.level import Level
 
 
 class LastValidation(Source):
-    """The turns of the last validation, as drafts of the next one with the same noise.
+    """The turns of the last validation, as drafts of the next validation with the same noise.
 
-    A turn takes one pass until a weight update changes one of its tokens, and is what plain decoding with its seed
-    samples. Turns come from validations alone (``reuse=False``) and are used in validations alone. The policy is never
+    A turn takes one pass until a weight update changes one of its tokens. The turn always equals plain decoding with
+    its seed. Turns come from validations alone (``reuse=False``) and are used in validations alone. The policy is never
     trained on them, so they are unbiased.
 
     Args:
@@ -20,7 +20,7 @@ class LastValidation(Source):
     """
 
     def __init__(self, *, max_tokens: int) -> None:
-        self._left = max_tokens  # tokens that still fit
+        self._free_tokens = max_tokens  # tokens that still fit
         self._last: dict[int, NDArray[np.int32]] = {}
 
     def repeats(self, request: TurnRequest) -> bool:
@@ -38,8 +38,8 @@ class LastValidation(Source):
         if drawn.request.reuse or seed is None or drawn.aborted:
             return
         # When full, keep the stored turns: every validation requests all turns in the same order, so dropping the
-        # oldest turn would drop each one just before its request.
-        self._left += len(self._last.pop(seed, ()))
-        if len(tokens) <= self._left:
-            self._left -= len(tokens)
+        # oldest turn would drop each turn just before its request.
+        self._free_tokens += len(self._last.pop(seed, ()))
+        if len(tokens) <= self._free_tokens:
+            self._free_tokens -= len(tokens)
             self._last[seed] = np.asarray(tokens, np.int32)

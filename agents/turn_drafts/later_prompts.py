@@ -1,7 +1,7 @@
 """Prediction of the prompts of an episode's later turns from earlier episodes.
 
 A prompt extends the turn before it (its prompt and tokens) by the environment's answer. Answers are stored by the hash
-of what they follow. A chain of answers and stored turns is a whole episode, known when its first turn is requested.
+of the tokens before them. A chain of answers and stored turns predicts a whole episode from its first turn.
 
 Predictions do not decide what is sampled: a forgotten answer costs only speed.
 """
@@ -17,8 +17,8 @@ from turntree.spec_tree.rules.ledger import StoredTurn
 
 #: Returns the stored turns that a prompt's request may begin with.
 Waiting = Callable[[tuple[int, ...]], Sequence[StoredTurn]]
-_ANSWERS = 4  #: most answers kept of one turn
-_DEEPEST = 64  #: most turns predicted ahead
+_MAX_ANSWERS = 4  #: most answers kept of one turn
+_MAX_DEPTH = 64  #: most turns predicted ahead
 
 
 class LaterPrompts:
@@ -32,14 +32,14 @@ class LaterPrompts:
         self._least_chance = least_chance
         self._answers: OrderedDict[int, list[tuple[int, ...]]] = OrderedDict()
         self._open: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
-        # Decaying counts of predictions that came true, and of all.
-        self._came = self._expected = 1.0
+        # Decaying counts of predictions that came true, and of all predictions.
+        self._confirmed = self._predicted = 1.0
 
     @property
     def depth(self) -> int:
         """Number of turns ahead worth predicting."""
-        depth, chance = 0, self._came / self._expected
-        while depth < _DEEPEST and chance ** (depth + 1) >= self._least_chance:
+        depth, chance = 0, self._confirmed / self._predicted
+        while depth < _MAX_DEPTH and chance ** (depth + 1) >= self._least_chance:
             depth += 1
         return depth
 
@@ -57,7 +57,7 @@ class LaterPrompts:
         if known is not None:
             self._learn(answer in known)
         # Most recent answer first.
-        self._answers[key] = [answer, *(older for older in known or () if older != answer)][:_ANSWERS]
+        self._answers[key] = [answer, *(older for older in known or () if older != answer)][:_MAX_ANSWERS]
         self._answers.move_to_end(key)
         if len(self._answers) > self._most:
             self._answers.popitem(last=False)
@@ -89,9 +89,9 @@ class LaterPrompts:
         """Forget unfinished episodes: all episodes of the step have ended."""
         self._open.clear()
 
-    def _learn(self, came: bool) -> None:
-        self._came = 0.98 * self._came + came  # a memory of about 50 turns
-        self._expected = 0.98 * self._expected + 1
+    def _learn(self, confirmed: bool) -> None:
+        self._confirmed = 0.98 * self._confirmed + confirmed  # a memory of about 50 turns
+        self._predicted = 0.98 * self._predicted + 1
 
 
 def _key(*parts: Iterable[int]) -> int:

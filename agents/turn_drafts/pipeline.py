@@ -1,8 +1,8 @@
 """An engine around an engine: draft a turn, generate once, label the turn with its exactness level.
 
-The sources are asked in order, and the first draft is used. The engine verifies it: it is drawn again with the noise
-that drew it, or kept by the ratio rule and continued. Every source, the monitors, the counters and the draft sharing
-between replicas learn from every finished turn.
+The sources are asked in order, and the first draft is used. The engine verifies the draft: it redraws the tokens
+with the noise that drew them, or keeps tokens by the ratio rule and samples the rest. Every source, the monitors, the
+counters and the draft sharing between replicas learn from every finished turn.
 
 A draft decides how many passes a turn takes, never its distribution. ``Completion.levels`` states how exact its tokens
 are. Call ``close_step`` after every weight update.
@@ -42,8 +42,8 @@ from turntree.spec_tree.rules.level import Level
 class PrefetchedPasses:
     """Passes over stored turns that start before the turns are requested; each result is handed out once.
 
-    A prefetched pass is the one that its turn will need: same prompt, tokens, noise and limits. Without a request for
-    the turn nobody sees the result, but an engine that drafts has learnt from its tokens.
+    A prefetched pass is the one that its turn will need: same prompt, tokens, noise and limits. If the turn is never
+    requested, the result is dropped, but the engine's draft store has learnt its tokens.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class PrefetchedPasses:
         return key in self._running
 
     async def result(self, key: Hashable) -> Any:
-        """Return the result of a pass; ``None`` if none was started or it failed."""
+        """Return the result of a pass; ``None`` if no pass was started or the pass failed."""
         task = self._running.pop(key, None)
         if task is None:
             return None
@@ -128,13 +128,13 @@ class DraftedTurns:
         self._prefetched = PrefetchedPasses()
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn, for this step or a later one; use the request's own draft if no source has one."""
+        """Sample one turn, for this step or a later step; use the request's own draft if no source has a draft."""
         if request.precomputed_for:
             return await self._precompute(request)
         # The draft store has seen what repeated noise sampled before, so its acceptance proves nothing.
         repeats = any(source.repeats(request) for source in self._sources)
         counts = not repeats and self.monitors.first_use(request.sampling.seed)
-        drawn = await self._drawn(self._wanted(request))
+        drawn = await self._draw(self._wanted(request))
         for source in self._sources:
             source.record(drawn)
         completion = drawn.completion
@@ -193,44 +193,44 @@ class DraftedTurns:
                 return turn
         return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
 
-    async def _drawn(self, request: TurnRequest) -> Drawn:
+    async def _draw(self, request: TurnRequest) -> Drawn:
         drafts = (source.turn_draft(request) for source in self._sources)
         turn_draft = next((draft for draft in drafts if draft is not None), None)
         if turn_draft is None:
-            return await self._sampled(request)
+            return await self._sample(request)
         begun = 0
         if turn_draft.later is not None:
-            # The last prompt contains all others: an engine that computes it first has the others in its cache.
+            # The last prompt contains all earlier prompts, so an engine that computes it first caches them all.
             begun = sum(any(self._prefetch(later) for later in turns) for turns in reversed(turn_draft.later))
             await asyncio.sleep(0)  # always, so that siblings keep their order
-        drawn = await (self._replayed if turn_draft.rule is None else self._verified)(request, turn_draft)
+        drawn = await (self._replay if turn_draft.rule is None else self._verify_and_continue)(request, turn_draft)
         return replace(drawn, begun=begun)
 
-    async def _sampled(self, request: TurnRequest) -> Drawn:
+    async def _sample(self, request: TurnRequest) -> Drawn:
         # The noise may have been used before although no source has a draft.
         seed = request.sampling.seed
         level = next((level for source in self._sources if (level := source.level(seed)) is not None), None)
         completion = await self._generate(request)
         if level is not None:
-            completion = _of_used_noise(completion, level)
+            completion = _with_used_noise(completion, level)
         return Drawn(request=request, turn_draft=None, completion=completion, seed=seed)
 
-    async def _replayed(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
-        asked = _redraw(request, turn_draft)
-        completion: Completion | None = await self._prefetched.result(turn_key(asked))
+    async def _replay(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
+        replay_request = _redraw(request, turn_draft)
+        completion: Completion | None = await self._prefetched.result(turn_key(replay_request))
         early = completion is not None and completion.finish_reason is not FinishReason.ABORT
         if completion is None or not early:
-            completion = await self._generate(asked)
+            completion = await self._generate(replay_request)
         return Drawn(
             request=request,
             turn_draft=turn_draft,
-            completion=_of_used_noise(completion, turn_draft.level),
+            completion=_with_used_noise(completion, turn_draft.level),
             seed=turn_draft.seed,
             kept=shared(turn_draft.tokens, completion.token_ids),
             early=early,
         )
 
-    async def _verified(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
+    async def _verify_and_continue(self, request: TurnRequest, turn_draft: TurnDraft) -> Drawn:
         assert turn_draft.stored is not None
         assert turn_draft.rule is not None
         assert turn_draft.most is not None
@@ -246,9 +246,9 @@ class DraftedTurns:
             done = replace(head, finish_reason=FinishReason.LENGTH)
         else:
             assert sampling.seed is not None
-            whole, left = prompt + head.token_ids, turn_draft.most - len(head.token_ids)
+            whole, token_limit = prompt + head.token_ids, turn_draft.most - len(head.token_ids)
             # Another derived seed: the rest must not share noise with the coins.
-            rest = replace(sampling, seed=derive_seed(sampling.seed, 4), max_tokens=left)
+            rest = replace(sampling, seed=derive_seed(sampling.seed, 4), max_tokens=token_limit)
             state = within(request.state, whole)
             done = join(head, await self._generate(TurnRequest(whole, rest, state=state)))
         aborted = done.finish_reason is FinishReason.ABORT
@@ -267,8 +267,8 @@ class DraftedTurns:
     def _prefetch(self, later: DraftedRequest) -> bool:
         request, turn_draft = later
         if turn_draft.rule is None:
-            asked = _redraw(request, turn_draft)
-            return self._prefetched.begin(turn_key(asked), lambda: self._generate(asked))
+            replay_request = _redraw(request, turn_draft)
+            return self._prefetched.begin(turn_key(replay_request), lambda: self._generate(replay_request))
         scored = request.prompt_ids, turn_draft.tokens, request.sampling, turn_draft.rule.top
         return self._prefetched.begin(score_key(*scored), lambda: self._score(*scored))
 
@@ -287,6 +287,6 @@ def _redraw(request: TurnRequest, turn_draft: TurnDraft) -> TurnRequest:
     return replace(request, sampling=sampling, draft=turn_draft.tokens[: sampling.max_tokens])
 
 
-def _of_used_noise(completion: Completion, level: Level) -> Completion:
+def _with_used_noise(completion: Completion, level: Level) -> Completion:
     # The draft store has seen the earlier tokens of this noise, so its acceptance must not be tested.
     return replace(completion, levels=str(level) * len(completion.token_ids), draft=completion.draft.untested())

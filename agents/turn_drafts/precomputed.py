@@ -4,8 +4,8 @@ A precomputed turn has the seed that its step will use. When the step requests t
 precomputed tokens in one pass (seeded replay). The result is what that seed samples under that policy, token for token.
 The policy was not trained on the turn, so it is level B.
 
-A requested turn never waits for a precomputed one. A turn that loses its slot to a requested turn or to a weight update
-keeps its tokens as the draft that it continues from.
+A requested turn never waits for a precomputed turn. A turn that loses its slot to a requested turn or to a weight
+update keeps its tokens as the draft that it continues from.
 
 Not supported: sampling without a seed, which has no noise to precompute with.
 """
@@ -43,7 +43,7 @@ class RunAheadStats:
     offered: int = 0  #: precomputed tokens verified for their step
     promoted: int = 0  #: precomputed tokens that became part of rollouts
     wasted: int = 0  #: precomputed tokens that were rejected or never requested
-    preempted: int = 0  #: times that a precomputed turn gave its slot to a requested one
+    preempted: int = 0  #: times that a precomputed turn gave its slot to a requested turn
     refused: int = 0  #: turns not promoted because the policy was trained on their noise
 
 
@@ -51,7 +51,7 @@ class PrecomputedTurns(Source):
     """Precomputes turns of later steps, and drafts them in their step.
 
     ``store`` has turns from a snapshot. ``slots`` is needed if the engine does not bound precomputed turns itself.
-    ``noise`` returns the noise seed of a turn requested with a seed after a number of further closed steps.
+    ``noise`` returns the noise seed for a request's seed after a number of further closed steps.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class PrecomputedTurns(Source):
         self._step = self._closed = 0
         self._spent = 0  # tokens precomputed in this step
         self._active = True
-        self._asked = 0  # requests that are in the engine, or wait for a slot
+        self._pending = 0  # requests that are in the engine, or wait for a slot
         self._changed = asyncio.Event()
         self._running: dict[asyncio.Task[Completion], int] = {}
         self._computing: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
 
     @property
     def stats(self) -> RunAheadStats:
-        counts, own = self.store.counts, self._stats
-        return replace(own, refused=counts.refused, wasted=own.offered - own.promoted + counts.dropped)
+        counts, stats = self.store.counts, self._stats
+        return replace(stats, refused=counts.refused, wasted=stats.offered - stats.promoted + counts.dropped)
 
     def counters(self) -> Mapping[str, float]:
         return {f"run_ahead_{name}": value for name, value in asdict(self.stats).items()}
@@ -91,7 +91,7 @@ class PrecomputedTurns(Source):
         return None if turn is None else TurnDraft(source=self, tokens=turn.tokens, level=Level.B, seed=seed)
 
     def level(self, seed: int | None) -> Level | None:
-        # Noise that precomputed something has been used, also for turns at other prompts.
+        # A seed that precomputed a turn has used its noise, also for turns at other prompts.
         if seed is None or not self.store.used(seed):
             return None
         return Level.C if seed in self.store.trained else Level.B
@@ -154,7 +154,7 @@ class PrecomputedTurns(Source):
         return replace(turn, finish_reason=FinishReason.ABORT)
 
     async def _ask(self, request: TurnRequest) -> Completion:
-        self._asked += 1
+        self._pending += 1
         try:
             if self._slots is None:
                 return await self._engine.generate(request)
@@ -163,7 +163,7 @@ class PrecomputedTurns(Source):
                     return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
                 return await self._engine.generate(request)
         finally:
-            self._asked -= 1
+            self._pending -= 1
             self._wake_waiting()
 
     async def _may_continue(self, step: int) -> bool:
@@ -195,9 +195,9 @@ class PrecomputedTurns(Source):
     async def pause(self) -> None:
         """Stop precomputing until ``resume``; return once the tokens of running turns are stored."""
         self._active = False
-        if self._asked:
+        if self._pending:
             await self.abort()
-        while self._asked:
+        while self._pending:
             await self._changed.wait()
 
     def resume(self) -> None:

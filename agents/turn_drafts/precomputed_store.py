@@ -1,11 +1,11 @@
 """The store of precomputed turns that wait for their step.
 
-A turn is found by its exact prompt, the sampler's transforms and its seed, and is a draft of what that seed samples
+The key of a turn is its exact prompt, the sampler's transforms and its seed. The turn drafts what that seed samples
 under the policy of its step. Any draft is correct to use, so the store is free to keep or drop turns. A draft may not
 claim every exactness level: a policy that was trained on tokens from its noise depends on that noise.
 
 A turn is handed out for promotion (level B) only if no turn of its seed was in an episode that the policy may have been
-trained on. ``SeenSeeds`` may have false positives: it can only hand out too few turns.
+trained on. False positives of ``SeenSeeds`` only mean that fewer turns are handed out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PrecomputedCounts:
 class PrecomputedStore:
     """Precomputed turns by prompt, transforms and seed. Not thread-safe: use it in one event loop.
 
-    Of more than ``max_tokens``, the oldest turns are dropped. ``trained`` are seeds from a snapshot.
+    Above ``max_tokens``, the oldest turns are dropped. ``trained`` holds the trained seeds of a snapshot.
 
     Example:
         >>> store = PrecomputedStore(max_tokens=100)
@@ -169,16 +169,16 @@ def precomputed_arrays(store: PrecomputedStore) -> Arrays:
 
 
 def precomputed_from_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: int) -> PrecomputedStore:
-    """Return the store that ``precomputed_arrays`` saved; raise ``ValueError`` if they are inconsistent."""
+    """Return the store that ``precomputed_arrays`` saved; raise ``ValueError`` if the arrays are inconsistent."""
     lengths, tokens, turns = arrays["lengths"], arrays["tokens"], len(arrays["seeds"])
     if not len(arrays["steps"]) == len(lengths) == turns or len(arrays["used_seeds"]) != len(arrays["used_steps"]):
-        raise ValueError("the arrays of precomputed turns do not have one entry a turn")
+        raise ValueError("the arrays of precomputed turns do not have one entry per turn")
     if (
         lengths.min(initial=0) < 0
         or sum(lengths.tolist()) != len(arrays["tokens"])
         or arrays["tokens"].min(initial=0) < 0
     ):
-        raise ValueError("the precomputed turns do not have the lengths that are given")
+        raise ValueError("the lengths of the precomputed turns do not match their tokens")
     store = PrecomputedStore(max_tokens=max_tokens, trained=SeenSeeds.of_table(arrays["trained"]))
     ends = lengths.cumsum().tolist()
     tokens = tokens.tolist()

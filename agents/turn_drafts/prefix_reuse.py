@@ -18,7 +18,7 @@ class PrefixReuse(DraftedTurns):
         vocabulary: Size of the policy's vocabulary.
         max_context: Most tokens of prompt and response together that the engine takes; ``None`` for no limit.
         remember: Called with each reused turn, such as ``SpecForest.insert``: the engine saw only the rest of the turn.
-        seed: Seed for turns requested without one; ``None`` for fresh entropy.
+        seed: Seed for turns requested without a seed; ``None`` for fresh entropy.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class TurnDraft:
     tokens: Sequence[int]  #: token ids, shape (tokens,)
     #: Exactness level of the turn's tokens with this draft; with a ``rule``, of the kept and redrawn tokens.
     level: Level
-    seed: int | None = None  #: seed of the noise that drew the tokens, with which the turn is drawn
+    seed: int | None = None  #: seed of the noise that drew the tokens; the turn is drawn with it too
     stored: StoredTurn | None = None  #: the stored turn that begins with the tokens
     #: keep tokens by the ratio of new to old probability, instead of a draw with ``seed``
     rule: RatioRule | None = None
@@ -48,11 +48,11 @@ class Drawn:
     request: TurnRequest  #: as modified by ``Source.wanted``
     turn_draft: TurnDraft | None  #: the draft that was used
     completion: Completion
-    seed: int | None  #: the seed of all its noise; ``None`` if it has several
+    seed: int | None  #: the seed of all the turn's noise; ``None`` for several seeds
     kept: int = 0  #: tokens of the draft that the turn begins with
     wider: int = 0  #: passes that asked for more of the distribution after a rejection
     begun: int = 0  #: passes over later turns that were started with this turn
-    early: bool = False  #: whether its own pass was started before it was requested
+    early: bool = False  #: whether the turn's pass started before the turn was requested
 
     @property
     def aborted(self) -> bool:

@@ -49,13 +49,14 @@ class ReuseStats:
     whole: int = 0  #: turns in which all stored tokens were accepted
     wider: int = 0  #: passes that asked for more of the distribution after a rejection
     early: int = 0  #: passes over stored turns started before their turn was requested
-    early_used: int = 0  #: passes among these whose turn was requested
+    early_used: int = 0  #: early passes whose turn was then requested
 
 
 class StoredTurns(Source):
     """Earlier turns at the same state, as drafts.
 
-    ``max_context`` is the engine's limit of prompt and response together. ``seed`` is for turns requested without one.
+    ``max_context`` is the engine's limit of prompt and response together. ``seed`` is for turns
+    requested without a seed.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class StoredTurns(Source):
         """Return the request with the noise of this step, and with the records that storing the turn needs.
 
         Raises:
-            ValueError: If ``sampling`` has a penalty that counts the turn's own tokens, and the mode scores.
+            ValueError: If ``sampling`` has a penalty that counts the turn's own tokens, and the mode scores turns.
         """
         if not request.reuse:
             return request
@@ -121,7 +122,7 @@ class StoredTurns(Source):
         return replace(turn_draft, later=tuple(self._later(request, replayed.turn)))
 
     def _later(self, request: TurnRequest, turn: StoredTurn) -> Iterator[tuple[DraftedRequest, ...]]:
-        def asked(prompt: tuple[int, ...], stored: StoredTurn) -> DraftedRequest:
+        def drafted_request(prompt: tuple[int, ...], stored: StoredTurn) -> DraftedRequest:
             sampling = replace(request.sampling, max_tokens=stored.token_limit)
             state = within(request.state, prompt)
             # A prefetched pass of the ratio rule only scores, so its coins are never used.
@@ -133,7 +134,7 @@ class StoredTurns(Source):
             return list(self.ledger.waiting(_key(request, prompt)))
 
         for prompt, turns in self._later_prompts.after(tuple(request.prompt_ids), turn, waiting):
-            yield tuple(asked(prompt, stored) for stored in turns)
+            yield tuple(drafted_request(prompt, stored) for stored in turns)
 
     def _turn_draft_of(self, turn: StoredTurn, sampling: Sampling, level: Level, *, coins: int) -> TurnDraft:
         if self.config.mode is ReuseMode.SAME_SEED:
@@ -168,7 +169,7 @@ class StoredTurns(Source):
         turn = stored_turn(completion, sampling, seed=drawn.seed, width=self._width)
         if turn is None or self._has_no_ratio(sampling):
             return
-        # A turn drawn from one that the policy was trained on inherits the dependence on its noise.
+        # A turn redrawn from a turn that the policy was trained on depends on the same noise.
         trained = worst_level(completion.levels) in (Level.C, Level.D)
         # The rank depends on the seed alone: a retried episode does not count as a second draw.
         rank = derive_seed(_turn_seed(drawn.request), 6)

@@ -51,7 +51,7 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
 class Offer(NamedTuple):
     """The part of a stored turn that may be emitted now."""
 
-    tokens: list[int]  #: its first tokens, up to the first one that ends a turn now; at least one
+    tokens: list[int]  #: first tokens of the stored turn, up to the first stop token of the request; at least one
     most: int  #: most tokens of the turn
 
 

@@ -1,7 +1,7 @@
 """Verification of a stored turn under the current policy by one scoring pass.
 
 The result is the beginning of a turn: the accepted tokens and the token drawn after them, with everything that a
-completion reports. ``acceptance`` has the rule.
+completion reports. ``acceptance`` implements the rule.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from turntree.spec_tree.rules.top_k import OTHER
 
 #: Factor on the number of requested tokens of a distribution if the known ones were not enough. On two cores, vLLM
 #: reports 64 of 151,936 tokens in 37 ms, 1,024 in 56 ms, 16,384 in 305 ms and all in 2.5 s.
-_WIDER = 16
-_ROWS = 8  #: Most coins that a rejection needs: one for each number of requested tokens up to any vocabulary.
+_WIDENING = 16
+_MAX_REDRAWS = 8  #: Most coins that a rejection needs: one for each number of requested tokens up to any vocabulary.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class RatioRule:
 class Verification(NamedTuple):
     """The verified beginning of a turn."""
 
-    #: Accepted tokens and, after a rejection, the token drawn there; its finish reason is meaningless.
+    #: Accepted tokens and, after a rejection, the token drawn there. The finish reason has no meaning.
     head: Completion
     kept: int  #: number of accepted tokens
     wider: int  #: passes that asked for more of the distribution after the rejection
@@ -77,7 +77,7 @@ async def verify(
     scores = await engine.score(prompt, offered, sampling, top=top)
     assert scores.top is not None
     count = len(offered)
-    coins = uniform(np.array(rule.seed, np.uint64), np.arange(count + _ROWS))
+    coins = uniform(np.array(rule.seed, np.uint64), np.arange(count + _MAX_REDRAWS))
     tokens = np.array(offered, np.int64)
     # One coin for each offered token; the rest are for the redraw after a rejection.
     kept = kept_tokens(turn, tokens, scores, coins[:count], lenience)
@@ -90,7 +90,7 @@ async def verify(
         drawn = redraw_known(now, turn, kept, float(coins[count]), lenience)
         while drawn.token == OTHER:
             # Too little of p is known at the rejected position: score there again, with more tokens.
-            wider, width = wider + 1, width * _WIDER
+            wider, width = wider + 1, width * _WIDENING
             known, now = now, await _distribution(engine, before, offered[kept], sampling, width, rule.vocabulary)
             drawn = redraw_wider(now, known, turn, kept, drawn.left, float(coins[count + wider]), lenience)
         tokens[kept] = drawn.token

@@ -2,7 +2,7 @@
 
 The page's script writes run data as text, never as markup. A served page polls ``stamp``, a digest of the files' sizes
 and times, and reloads its data when the digest changes. Only requests with a loopback Host header are answered, so that
-a foreign page cannot read a run through a browser.
+another site's page cannot read a run through a browser.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def view(run: Path | Source, out: Path, *, other_run: Source | None = None, toke
 
     Args:
         run: Run folder, episode file or opened source.
-        beside: Another run; episodes of the same tasks are shown side by side.
-        tokenizer: Tokenizer of the run's model; without one, tokens are shown as ids.
+        other_run: Another run; episodes of the same tasks are shown side by side.
+        tokenizer: Tokenizer of the run's model; ``None`` shows tokens as ids.
 
     Raises:
-        RecordError: If ``run`` holds no episodes, or damaged ones.
+        RecordError: If ``run`` holds no episodes, or damaged episodes.
         UsageError: If ``out`` is a file of the run.
         OSError: If a file cannot be read or written; an old page is kept.
     """
@@ -61,7 +61,7 @@ class Page(NamedTuple):
 
 
 def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = False) -> Page:
-    """Return the page of one run, or of two side by side.
+    """Return the page of one run, or of two runs side by side.
 
     Args:
         growing: Whether the runs are still being written; incomplete lines are then skipped.
@@ -152,19 +152,19 @@ def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             # Guards against DNS rebinding.
             host = self.headers.get("Host", "").rpartition(":")[0]
-            known = {"/": ("text/html", page.text), "/stamp": ("text/plain", page.stamp)}.get(self.path)
-            if host not in ("127.0.0.1", "localhost") or known is None:
+            endpoint = {"/": ("text/html", page.text), "/stamp": ("text/plain", page.stamp)}.get(self.path)
+            if host not in ("127.0.0.1", "localhost") or endpoint is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
-            body = known[1]().encode()
+            body = endpoint[1]().encode()
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", f"{known[0]}; charset=utf-8")
+            self.send_header("Content-Type", f"{endpoint[0]}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """The page polls every other second, which is not logged."""
+            """Log nothing: the page polls every two seconds."""
 
     return ThreadingHTTPServer(("127.0.0.1", port), Answers)

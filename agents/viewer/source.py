@@ -17,7 +17,7 @@ from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.data.json_files import json_lines
 
 logger = logging.getLogger(__name__)
-_MOST = 1e300  #: largest metric value, so that sums and differences stay finite
+_MAX_VALUE = 1e300  #: largest metric value, so that sums and differences stay finite
 
 
 class Figures(NamedTuple):
@@ -29,12 +29,12 @@ class Figures(NamedTuple):
         """Return a metric; ``None`` if it is missing, null or infinite.
 
         Raises:
-            RecordError: If it is not a number.
+            RecordError: If the metric is not a number.
         """
         value = self.values.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise RecordError(f"{self.where}: expected a number for {name!r}, got {value!r:.60}")
-        return float(value) if value is not None and abs(value) <= _MOST else None
+        return float(value) if value is not None and abs(value) <= _MAX_VALUE else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +76,11 @@ class Source:
         Raises:
             RecordError: If a line is damaged, or there is no episode.
         """
-        if not growing and (left := len([*(self.path / UNFINISHED).glob("*.turns")])):
+        if not growing and (unfinished := len([*(self.path / UNFINISHED).glob("*.turns")])):
             logger.warning(
                 "%s: %d unfinished sessions are not shown; if their server was killed, the next start of "
                 "`turntree serve --record %s` records them",
-                *(self.path, left, self.path),
+                *(self.path, unfinished, self.path),
             )
         records = chain.from_iterable(read_records(file, growing=growing) for file in self.files)
         first = next(records, None)
@@ -90,7 +90,7 @@ class Source:
         yield from records
 
     def tokenizer(self, named: str | None = None) -> Any:
-        """Return the named tokenizer, or that of the run's model if its folder exists, else ``None``.
+        """Return the named tokenizer, or the tokenizer of the run's model folder, else ``None``.
 
         Raises:
             AgentError: If the named tokenizer cannot be read.
@@ -104,13 +104,13 @@ class Source:
                 return None
             raise MissingExtra("--tokenizer", "local") from error
         name = named or self.model
-        with nullcontext() if Path(name).is_dir() else hub_asked_once() as alone:
+        with nullcontext() if Path(name).is_dir() else hub_asked_once() as unreachable:
             try:
                 return AutoTokenizer.from_pretrained(name)
             except (OSError, ValueError) as error:
                 if named is None:
                     return None
-                reason = error if alone is None else f"{alone}, and it is not in the cache"
+                reason = error if unreachable is None else f"{unreachable}, and the model is not in the cache"
                 raise AgentError(
                     f"--tokenizer {named}: expected a model folder or id with a tokenizer; {reason}"
                 ) from error
@@ -136,7 +136,7 @@ def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
 
 def _model(path: Path) -> str:
     # Empty if the configuration names no model, or refers to another key.
-    found = read_yaml(path) if path.exists() else None
+    value = read_yaml(path) if path.exists() else None
     for key in ("actor_rollout_ref", "model", "path"):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, str) and "${" not in found else ""
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) and "${" not in value else ""

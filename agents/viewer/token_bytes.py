@@ -55,7 +55,7 @@ def _sentencepiece(token: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> dict[str, int]:
-    # Byte-level BPE maps printable Latin-1 bytes to themselves and the rest, in order, to U+0100 onwards.
+    # Byte-level BPE maps printable Latin-1 bytes to themselves, and all other bytes, in order, to U+0100 onwards.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     escaped = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + index): byte for index, byte in enumerate(escaped)}

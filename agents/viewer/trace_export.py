@@ -1,7 +1,7 @@
-"""Export the rollouts of a run as one trace of flat arrays (``.npz``), on which drafters are measured.
+"""Export the rollouts of a run as one trace of flat arrays (``.npz``), to measure drafters on.
 
 Each sequence is one episode from its first turn on; the prompt is stored once per initial state. Failed episodes are
-left out. If an episode was played again after a crash, the later one is kept.
+left out. If an episode was played again after a crash, the later episode is kept.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
 
 
 def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
-    found: dict[tuple[int, int, int], Record] = {}
+    latest: dict[tuple[int, int, int], Record] = {}
     for file in files:
         for record in read_records(file):
             labels: list[Any] = [record.labels.get(name) for name in ("step", "index", "session")]
@@ -106,9 +106,9 @@ def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
                 )
             step, index, session = labels
             if steps is None or step <= steps:
-                found[step, index, session] = record
+                latest[step, index, session] = record
     # A state's epochs are counted in the order of the training steps.
-    for _, record in sorted(found.items(), key=lambda item: item[0]):
+    for _, record in sorted(latest.items(), key=lambda item: item[0]):
         yield record
 
 
@@ -116,9 +116,9 @@ def _lay_out(played: list[_Played], prompts: list[tuple[int, ...]], tasks: list[
     played = sorted(played, key=lambda sequence: (sequence.epoch, sequence.state, sequence.sample))
     tokens = _flat([sequence.view.response_ids for sequence in played], np.int32)
     flat_prompts = _flat(prompts, np.int32)
-    most = int(max(tokens.max(initial=0), flat_prompts.max(initial=0)))
-    if vocab is not None and vocab <= most:
-        raise ValueError(f"vocab must be larger than every token id, got vocab={vocab} and token id {most}")
+    largest_token = int(max(tokens.max(initial=0), flat_prompts.max(initial=0)))
+    if vocab is not None and vocab <= largest_token:
+        raise ValueError(f"vocab must be larger than every token id, got vocab={vocab} and token id {largest_token}")
     about: dict[str, Any] = {"env": played[0].episode.env_id, "tasks": tasks}
     return Trace(
         tokens=tokens,
@@ -133,7 +133,7 @@ def _lay_out(played: list[_Played], prompts: list[tuple[int, ...]], tasks: list[
         reward=np.array([sequence.episode.reward for sequence in played], np.float32),
         prompt_tokens=flat_prompts,
         prompt_offsets=_offsets(prompts),
-        vocab=np.array(vocab or most + 1, np.int64),
+        vocab=np.array(vocab or largest_token + 1, np.int64),
         about=np.array(json.dumps(about)),
     )
 

@@ -29,7 +29,7 @@ class TurnBatch:
     def of(cls, states: Sequence[DialogueState], turns: Sequence[ArrayLike], *, tokenizer: str = "") -> Self:
         """Build a batch from states, shape (turns,), and token ids, shape (tokens,) each."""
         if len(states) != len(turns):
-            raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
+            raise ValueError(f"turns needs one entry per state: expected {len(states)}, got {len(turns)}")
         index: dict[str, int] = {}
         names = [
             [index.setdefault(text, len(index)) for text in (state.task, state.tools, state.env)] for state in states
@@ -82,11 +82,11 @@ class TurnBatch:
         )
 
     def copied(self) -> TurnBatch:
-        """Return a copy in its own memory, if the arrays lie in borrowed memory."""
+        """Return a copy with its own memory, for arrays that lie in borrowed memory."""
         return replace(self, **{name: getattr(self, name).copy() for name in _ARRAYS})
 
     def newest(self, tokens: int) -> TurnBatch:
-        """Return as many of the last turns as have at most ``tokens`` tokens together."""
+        """Return the last turns that have at most ``tokens`` tokens together."""
         from_end = np.cumsum(self.lengths[::-1], dtype=np.int64)[::-1]
         return self.select(from_end <= tokens)
 

@@ -1,8 +1,8 @@
 """The log of the turns that several draft stores sent, in order and within a size limit.
 
-A reader receives each turn of other senders at most once, and never its own. A turn that is sent twice, because an
-answer was lost, is stored once. When the log is full, the oldest batches are dropped, and a late reader learns how many
-turns it missed. Not thread-safe; held in the memory of one process.
+A reader receives each turn of other senders at most once, and never its own turns. A turn that is sent twice, because
+an answer was lost, is stored once. When the log is full, the oldest batches are dropped, and a late reader learns how
+many turns it missed. Not thread-safe; held in the memory of one process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class News(NamedTuple):
 
 class _Entry(NamedTuple):
     source: str
-    first: int  #: turns of the log before these
+    first: int  #: number of turns in the log before this batch
     batch: TurnBatch
 
 
@@ -70,9 +70,9 @@ class TurnLog:
     def append(self, source: str, first: int, batch: TurnBatch) -> int:
         """Add the turns of ``batch`` that are not in the log yet; return their number.
 
-        ``source`` is a new name for each start of a sender, which has sent ``first`` turns before these.
+        Each start of a sender has a new name, ``source``. ``first`` is the number of turns that it sent earlier.
         """
-        # A sender repeats turns after a failed call; the count of its turns tells which of them are here already.
+        # A sender repeats turns after a failed call; the count of its turns tells which turns are in the log already.
         known = max(0, self._known.get(source, 0) - first)
         self._known[source] = max(self._known.get(source, 0), first + len(batch))
         new = batch.select(np.arange(len(batch)) >= known)
@@ -98,13 +98,13 @@ class TurnLog:
         """Return the turns that senders other than ``source`` added since ``cursor``.
 
         ``None``, or a cursor of another log, reads from the start. ``wanted`` selects the turns of a batch, shape
-        (turns,). Of more than ``max_tokens``, the newest turns are returned.
+        (turns,). At most ``max_tokens`` tokens are returned, of the newest turns.
         """
         seen = cursor.turns if cursor is not None and cursor.log == self._name else None
         start = self._entries[0].first if self._entries else self._turns
         missed = 0 if seen is None else max(0, start - seen)
         batches: list[TurnBatch] = []
-        left = max_tokens
+        tokens_left = max_tokens
         for entry in reversed(self._entries):
             # A reader has seen whole batches only: cursors always point to the end of the log.
             if seen is not None and entry.first < seen:
@@ -117,11 +117,11 @@ class TurnLog:
                 if not chosen.any():
                     continue
                 batch = batch.select(chosen)
-            if left is not None:
-                newest = batch.newest(left)
+            if tokens_left is not None:
+                newest = batch.newest(tokens_left)
                 missed += len(batch) - len(newest)
                 # Once a turn is left out, all older turns are left out too.
-                left = 0 if len(newest) < len(batch) else left - int(newest.lengths.sum(dtype=np.int64))
+                tokens_left = 0 if len(newest) < len(batch) else tokens_left - int(newest.lengths.sum(dtype=np.int64))
                 batch = newest
             if len(batch):
                 batches.append(batch)

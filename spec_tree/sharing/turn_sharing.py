@@ -1,7 +1,8 @@
 """Draft sharing between the draft stores of several processes.
 
-Each process has its own forest. Between steps it sends the turns sampled there and receives those sampled elsewhere.
-Drafts never change tokens, so sharing that is late, partial or down costs speed, not correctness: no step waits for it.
+Each process has its own forest. Between steps, each process sends the turns that it sampled and receives the
+turns of the other processes. Drafts never change tokens, so sharing that is late, partial or down costs speed, not
+correctness: no step waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PART = 1 << 15  #: bytes of turns inserted at once, so that other users of the 
 
 
 class SharingFailed(ForestError):
-    """The other side cannot be reached; pending turns are sent in the next call."""
+    """The other stores cannot be reached; pending turns are sent in the next call."""
 
 
 class Swapped(NamedTuple):
@@ -40,9 +41,9 @@ class TurnSharing(Protocol):
     """The connection to the other draft stores."""
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """Send ``own`` turns, before which ``first`` were sent, and receive those of the other stores.
+        """Send ``own`` turns, after ``first`` turns sent earlier, and receive the other stores' turns.
 
-        Turns are sent once, unless the last call raised ``SharingFailed``: the other stores cannot be reached.
+        Turns are sent once, unless the last call raised ``SharingFailed`` because the other stores were unreachable.
         """
 
 
@@ -95,11 +96,11 @@ class SharedTurns:
         self._warned = False
         self._forest = forest
         self._sharing = sharing
-        self._most = max_pending_tokens
+        self._max_pending_tokens = max_pending_tokens
         self._lock = threading.Lock()
         self._pending: deque[tuple[DialogueState, tuple[int, ...]]] = deque()
         self._tokens = 0
-        self._first = 0  # turns queued before the first pending one
+        self._first = 0  # turns queued before the first pending turn
         self._sent = self._received = self._missed = self._dropped = self._swaps = self._failed = 0
 
     @property
@@ -119,23 +120,23 @@ class SharedTurns:
         with self._lock:
             self._pending.append((state, tuple(tokens)))
             self._tokens += len(tokens)
-            while self._tokens > self._most:
+            while self._tokens > self._max_pending_tokens:
                 self._tokens -= len(self._pending.popleft()[1])
                 self._first += 1
                 self._dropped += 1
 
     def swap(self) -> SwapCounts:
-        """Send the queued turns, and insert the received ones; if that fails, the queue stays."""
+        """Send the queued turns and insert the received turns; if sending fails, the queue is kept."""
         with self._lock:
             # A copy, since sending may take seconds and `note` must not wait.
-            noted, first = list(self._pending), self._first
-        states, turns = [state for state, _ in noted], [tokens for _, tokens in noted]
+            pending, first = list(self._pending), self._first
+        states, turns = [state for state, _ in pending], [tokens for _, tokens in pending]
         own = TurnBatch.of(states, turns, tokenizer=self._tokenizer)
         try:
             swapped = self._sharing.swap(own, first)
         except SharingFailed as error:
             self._failed += 1
-            logger.warning("draft sharing failed, %d turns wait for the next call: %s", len(noted), error)
+            logger.warning("draft sharing failed, %d turns wait for the next call: %s", len(pending), error)
             return self.counts
         self._swaps += 1
         self._forget(first + len(own))
@@ -143,14 +144,14 @@ class SharedTurns:
         self._missed += swapped.missed
         if self._forest is not None:
             for batch in swapped.batches:
-                known = self._ours(batch)
+                known = self._usable(batch)
                 self._missed += len(batch) - len(known)
                 for part in known.parts(_PART):
                     self._forest.insert_all(part.states, part.turns)
                     self._received += len(part)
         return self.counts
 
-    def _ours(self, batch: TurnBatch) -> TurnBatch:
+    def _usable(self, batch: TurnBatch) -> TurnBatch:
         if not self._tokenizer or batch.tokenizer in ("", self._tokenizer):
             return batch.known(self._vocabulary)
         if not self._warned:

@@ -1,4 +1,4 @@
-"""Live turns whose drafts are chains: the compiled work of a step for all of them.
+"""Live turns whose drafts are chains: the compiled work of a step for all live turns.
 
 ``read`` takes the tokens sampled in a step and finds the turns that end with them. ``advance`` passes tokens to the
 draft store and drafts. In between, the caller decides how much is drafted, and ends turns.
@@ -23,21 +23,21 @@ from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSour
 CHAIN = np.dtype(
     [
         ("live", np.int32),  # 1 until the turn is over
-        ("row", np.int64),  # its row of ``LiveTurns``
+        ("row", np.int64),  # row of the turn in ``LiveTurns``
         ("prompt", np.int32),  # tokens of its prompt
-        ("committed", np.int32),  # its own tokens so far
-        ("least", np.int32),  # tokens before which no stop token ends it
-        ("most", np.int32),  # tokens at most
-        ("held", np.int32),  # its last tokens that the draft store does not have yet
+        ("committed", np.int32),  # tokens sampled so far
+        ("least", np.int32),  # tokens before a stop token may end the turn
+        ("most", np.int32),  # most tokens of the turn
+        ("held", np.int32),  # number of last tokens that the draft store does not have yet
         ("drafted", np.int32),  # tokens proposed for the coming step
         ("by_turn_draft", np.int32),  # 1 if the proposal is the caller's draft
         ("turn_draft", np.int64),  # start of the caller's draft in ``Chains.turn_drafts``
-        ("turn_drafted", np.int32),  # length of that draft; 0 once another token was sampled
+        ("turn_drafted", np.int32),  # length of the caller's draft; 0 once another token was sampled
         ("asked", np.int64),  # the last step after which drafts were asked for
-        ("step", np.int64),  # the last step in which it sampled
-        ("verify_steps", np.int64),  # steps in which it sampled
+        ("step", np.int64),  # the last step in which the turn sampled
+        ("verify_steps", np.int64),  # steps in which the turn sampled
         ("offered", np.int64),  # draft tokens that were verified
-        ("accepted", np.int64),  # of these, tokens that the policy sampled
+        ("accepted", np.int64),  # verified draft tokens that the policy sampled
     ],
     align=True,
 )
@@ -52,7 +52,7 @@ class Chains(NamedTuple):
     turn_drafts: NDArray[np.int32]  #: callers' drafts, one after another
     #: probability that the proposal is accepted up to a token, shape (slots, longest draft)
     estimates: NDArray[np.float32]
-    waiting: NDArray[np.int32]  #: slots that hold tokens, in the order in which they began to, shape (slots,)
+    waiting: NDArray[np.int32]  #: slots with held tokens, in the order of their first held token, shape (slots,)
 
 
 class Read(NamedTuple):
@@ -60,13 +60,13 @@ class Read(NamedTuple):
 
     most: int  #: most tokens that a turn would hold; if it exceeds the capacity, nothing was done
     waiting: int  #: number of slots in ``Chains.waiting``
-    rows: int  #: requests that sampled, including those whose turn was over
+    rows: int  #: requests that sampled, including requests whose turn was over
     live: int  #: turns that sampled and continue
     tokens: int  #: tokens of the turns that sampled
     ended: int  #: turns that ended
     turn_drafted: int  #: tokens of callers' drafts that may be proposed
     asked: int  #: turns that sampled and were drafted for after the step before
-    by_turn_draft: int  #: turns among these whose proposal was a caller's draft
+    by_turn_draft: int  #: drafted turns whose proposal was a caller's draft
     verified: int  #: draft tokens of the store that were verified
 
 
@@ -102,7 +102,7 @@ def _span(turn: Any, b: int, tokens: NDArray[np.int32], ends: NDArray[np.int32])
 @part
 def _draft_left(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
     # Next tokens of the caller's draft that may be proposed: up to `most`, the turn's limit, and a stop token. The step
-    # samples one more token after the draft, hence the - 1.
+    # samples one more token after the draft, so subtract 1.
     count = max(min(int64(turn.turn_drafted - turn.committed), int64(turn.most - turn.committed - 1), most), int64(0))
     for i in range(count):
         if _is_stop(turn_drafts[turn.turn_draft + turn.committed + i], stops):
@@ -124,7 +124,7 @@ def _most_held(slots: NDArray[np.int32], tokens: NDArray[np.int32], ends: NDArra
 def _take(
     turn: Any, tokens: NDArray[np.int32], begin: int, stop: int, held: NDArray[np.int32], stops: NDArray[np.int32]
 ) -> tuple[int, bool]:
-    # Copy new tokens to the held ones, up to the end of the turn; vLLM may sample beyond it.
+    # Append new tokens to the held tokens, up to the end of the turn; vLLM may sample more tokens.
     count, first, over = int64(0), int64(turn.held), False
     while begin + count < stop and not over:
         token = tokens[begin + count]
@@ -200,7 +200,7 @@ def read(
         if turn.turn_drafted:
             same = _follows_draft(turn, slot, count, chains)
             turn.turn_drafted = turn.turn_drafted if same else 0
-        if first == 0:  # it held nothing, so it was not waiting yet
+        if first == 0:  # the turn held nothing, so it was not waiting yet
             chains.waiting[waiting] = slot
             waiting += 1
         turn.held += count
@@ -220,10 +220,10 @@ def read(
 class Space(NamedTuple):
     """Working memory for the turns that are drafted for."""
 
-    rows: NDArray[np.int64]  #: row of each turn in the batch, shape (rows or more,), as the next three arrays
-    live: NDArray[np.int64]  #: its row of ``LiveTurns``
-    room: NDArray[np.int64]  #: greatest length of its draft
-    nodes: NDArray[np.int64]  #: length of its draft
+    rows: NDArray[np.int64]  #: row of each turn in the batch, shape (rows or more,), like the next three arrays
+    live: NDArray[np.int64]  #: row of each turn in ``LiveTurns``
+    room: NDArray[np.int64]  #: greatest draft length of each turn
+    nodes: NDArray[np.int64]  #: draft length of each turn
     paths: NDArray[np.float32]  #: probabilities of all tokens, to be sorted, shape (rows * longest,)
 
 
@@ -284,7 +284,7 @@ def advance(
         return accepted, int64(0)
     add(share, int64(COUNT), count)
     _draft_parts(share, limits, turns, sources, weights, work, out)
-    # Adding 0 is an atomic read. The last parts take microseconds, so waiting actively is the shortest.
+    # Adding 0 is an atomic read. The last parts take microseconds, so busy waiting is the fastest.
     while add(share, int64(DONE), int64(0)) * PART < count:
         pass
     drafted: int = int64(0)
@@ -307,9 +307,9 @@ def help_out(
     work: NDArray[np.void],
     out: Proposals,
 ) -> None:
-    """Draft a part of what ``advance`` with the same ``share`` drafts, on another thread.
+    """Draft parts of the ``advance`` call with the same ``share``, on another thread.
 
-    Waits for that call. A late thread finds nothing to do: parts go to the thread that asks first.
+    Waits until that call starts. Parts go to the thread that asks first, so a late thread may get none.
     """
     count: int = int64(0)
     while count == 0:  # until `advance` knows the number of turns
@@ -333,10 +333,10 @@ def _draft_parts(
     first: int = add(share, int64(NEXT), int64(1)) * PART
     while first < count:
         live, room = space.live[first : first + PART], space.room[first : first + PART]
-        own = space.nodes[first : first + PART]
+        lengths = space.nodes[first : first + PART]
         last = min(first + PART, count) - first
         at = first * limits.budget  # each part has its own span of the nodes, whichever thread takes it
-        draft(live[:last], room[:last], limits, turns, sources, weights, work, out.nodes, at, own[:last])
+        draft(live[:last], room[:last], limits, turns, sources, weights, work, out.nodes, at, lengths[:last])
         add(share, int64(DONE), int64(1))
         first = add(share, int64(NEXT), int64(1)) * PART
 
@@ -358,13 +358,13 @@ def _propose_turn_drafts(slots: NDArray[np.int32], step: int, longest: int, chai
         room = max(room, int64(0))
         turn.by_turn_draft, turn.asked = 0, step
         if turn.turn_drafted > turn.committed:
-            own = _draft_left(turn, min(room, left), chains.turn_drafts, chains.stops[slot])
-            for i in range(own):
+            drafted = _draft_left(turn, min(room, left), chains.turn_drafts, chains.stops[slot])
+            for i in range(drafted):
                 out.drafts[b, i] = chains.turn_drafts[turn.turn_draft + turn.committed + i]
-            if own > 0:
-                out.counts[b] = turn.drafted = own
+            if drafted > 0:
+                out.counts[b] = turn.drafted = drafted
                 turn.by_turn_draft = 1
-                left -= own
+                left -= drafted
                 room = int64(0)  # the store drafts nothing in addition
         out.space.rows[count], out.space.live[count], out.space.room[count] = b, turn.row, room
         count += 1
@@ -385,7 +385,7 @@ def _keep_most_probable(
             filled += 1
         start += space.nodes[c]
     edge = _nth_greatest(space.paths, drafted, most)
-    equals = most  # how many tokens exactly at the edge may stay; the first ones do
+    equals = most  # how many tokens exactly at the edge may stay, counted from the first
     for i in range(drafted):
         equals -= 1 if space.paths[i] > edge else 0
     for c in range(count):

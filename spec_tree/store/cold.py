@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 def pack(tokens: NDArray[np.int32]) -> bytes:
-    """Pack tokens with as few bytes each as the greatest of them needs; the first byte is that width."""
+    """Pack tokens with the fewest bytes that the greatest token needs; the first byte is this width."""
     # Most vocabularies need 3 bytes; 4 hold any int32.
     width = 2 if not len(tokens) or tokens.max() < 1 << 16 else 3 if tokens.max() < 1 << 24 else 4
     return bytes([width]) + tokens.astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width].tobytes()
@@ -35,7 +35,7 @@ class ColdTurns:
         self.tokens = 0  #: tokens held
         self.bytes = 0  #: memory of the packed tokens, bytes
         self.dropped = 0  #: turns dropped because the store was full
-        self.dropped_states = 0  #: states that lost their last turn that way
+        self.dropped_states = 0  #: states whose last turn was dropped because the store was full
 
     def __contains__(self, state: int) -> bool:
         return state in self._states
@@ -47,7 +47,7 @@ class ColdTurns:
         self.add_packed(state, keys, pack(tokens))
 
     def add_packed(self, state: int, keys: NDArray[np.uint64], packed: bytes) -> None:
-        """Add a turn of ``state``, packed by ``pack``, after the older ones; ``keys`` are its back-off states."""
+        """Add a packed turn after the older turns of ``state``; ``keys`` are the back-off states."""
         self._states.setdefault(state, (keys, deque()))[1].append(packed)
         self._states.move_to_end(state)
         self.tokens += packed_tokens(packed)

@@ -12,10 +12,10 @@ _FIRST_CAPACITY = 1 << 14
 
 
 class ContextRing:
-    """Contexts of live turns in a ring buffer, each indexed alone; the oldest are dropped when it is full.
+    """Contexts of live turns in a ring buffer; the oldest contexts are dropped when it is full.
 
-    Keeps the last ``window`` tokens of a context, and ``max_tokens`` in all, rounded down to a power of two. Not
-    thread-safe for writers.
+    Each context has its own index. Keeps the last ``window`` tokens of a context, and at most ``max_tokens`` in total,
+    rounded down to a power of two. Not thread-safe for writers.
     """
 
     def __init__(self, max_tokens: int, window: int) -> None:
@@ -36,12 +36,12 @@ class ContextRing:
         turns.context[rows] = 0
         stops = offsets[1:]
         lengths = np.minimum(stops - offsets[:-1], self._window)
-        at = np.flatnonzero(lengths > 1)  # a single token matches nothing
+        remaining = np.flatnonzero(lengths > 1)  # a single token matches nothing
         # At most half of the ring at once, so that no context evicts another of the same call.
-        while len(at):
-            count = int(np.searchsorted(lengths[at].cumsum(), self._capacity // 2, "right"))
-            some, at = at[:count], at[count:]
-            self._write(rows[some], tokens, stops[some] - lengths[some], lengths[some], turns)
+        while len(remaining):
+            count = int(np.searchsorted(lengths[remaining].cumsum(), self._capacity // 2, "right"))
+            batch, remaining = remaining[:count], remaining[count:]
+            self._write(rows[batch], tokens, stops[batch] - lengths[batch], lengths[batch], turns)
 
     def _write(
         self,
@@ -66,7 +66,7 @@ class ContextRing:
         if self._head + tokens > len(self.log.tokens) < self._capacity:
             self._grow(self._head + tokens, turns)
         if self._head + tokens > len(self.log.tokens):
-            # Wrap around: contexts between the head and the end are the oldest ones.
+            # Wrap around: contexts between the head and the end are the oldest contexts.
             while self._held and self._held[0][0] >= self._head:
                 self._drop_oldest(turns)
             self._head = 1  # position 0 stands for no context
@@ -80,8 +80,8 @@ class ContextRing:
             turns.context[row] = 0
 
     def _grow(self, needed: int, turns: LiveTurns) -> None:
-        # Before the ring has its full size, contexts lie in order and without gaps: copy them to the same positions, by
-        # the kernel that writes new contexts, so that no step waits for another kernel to load.
+        # Before the ring has its full size, contexts lie in order and without gaps: copy them to the same positions.
+        # The kernel for new contexts copies them, so that no step waits for another kernel to load.
         size = len(self.log.tokens)
         while size < min(needed, self._capacity):
             size *= 2

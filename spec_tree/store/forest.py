@@ -35,24 +35,24 @@ from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.serialised_turns import collect, restore
 from turntree.spec_tree.store.snapshot import Snapshot, read_imported, read_snapshot, write_snapshot
 
-_TOGETHER = 4  #: Most threads that draft chains: each further one costs the caller time with the interpreter's lock.
+_CHAIN_THREADS = 4  #: Most threads that draft chains: each further thread makes the caller wait for the GIL.
 
 
 class SpecForest:
-    """Earlier turns by dialogue state, as drafts for the next ones.
+    """Earlier turns by dialogue state, as drafts for the next turns.
 
     Live turns are indexed as they grow, so unfinished siblings draft for each other. All calls take the whole batch.
 
     Drafted tokens were sampled by the policy in turns that are kept or live, or come from the turn's own context.
     Drafts never decide which tokens are sampled. Threads may share a forest: calls that change it wait for each other,
-    and ``draft`` waits for none.
+    and ``draft`` never waits.
 
     Args:
         config: Settings; ``None`` takes the defaults.
 
     Raises:
-        DamagedForest: If ``config.import_turns`` is not a forest, or belongs to another tokenizer; see ``load``.
-        OSError: If it cannot be read.
+        DamagedForest: If ``config.import_turns`` is not a saved forest, or belongs to another tokenizer; see ``load``.
+        OSError: If the file cannot be read.
 
     Example:
         >>> forest = SpecForest()
@@ -97,15 +97,15 @@ class SpecForest:
                 copied, and dropped with the turn.
 
         Raises:
-            ValueError: If there is not one context per state, or one holds something other than token ids.
+            ValueError: If there is not one context per state, or a context holds something other than token ids.
         """
-        asked = context_ids(states, contexts)
+        context_tokens = context_ids(states, contexts)
         with self._lock:
             self.live_table.reserve(len(states))
             handles, rows = self.live_table.open(states)
             self.rollouts.open(rows, states, self.live_table.turns)
-            if asked is not None:
-                self.live_table.contexts.add(rows, *asked, self.live_table.turns)
+            if context_tokens is not None:
+                self.live_table.contexts.add(rows, *context_tokens, self.live_table.turns)
             return handles
 
     def draft(
@@ -126,7 +126,7 @@ class SpecForest:
             max_depths: Greatest depth of each row's draft, shape (rows,).
             min_probability: Least estimated probability that a node's whole path is accepted.
             chain: Draft at most one child per node.
-            total_nodes: Most nodes of the whole batch; the most probable are kept.
+            total_nodes: Most nodes of the whole batch; the most probable nodes are kept.
 
         Raises:
             UnknownTurn: If a handle is not live.
@@ -150,13 +150,13 @@ class SpecForest:
 
         Raises:
             UnknownTurn: If a handle is not live.
-            ValueError: If there is not one sequence per row, or one holds something other than token ids.
+            ValueError: If there is not one sequence per row, or a sequence holds something other than token ids.
         """
         sampled, offsets = new_ids(handles, tokens)
         with self._lock:
             rows, live = self.live_table.rows(handles), self.live_table.turns
             begin, lengths = 0, offsets[1:] - offsets[:-1]
-            # The log frees positions for as many rows as fit into a quarter of it; usually that is all of them.
+            # The log frees positions for as many rows as fit into a quarter of it, usually for all rows.
             while begin < len(rows):
                 stop = self.rollouts.make_room_for(lengths, begin, rows, live)
                 self._accepted += kernels.advance(
@@ -191,8 +191,8 @@ class SpecForest:
             tokens: Number of tokens that the turns of ``due`` hold together.
             slots: Slot of each row to draft for, -1 for none, shape (rows,).
             step: Number of the step in which the turns sampled.
-            min_probability: As of ``draft``.
-            out: Filled.
+            min_probability: As in ``draft``.
+            out: Buffers to fill.
         """
         longest = chains.estimates.shape[1]
         limits = DraftLimits(budget=longest, floor=float(min_probability), chain=True, ends=self._ends)
@@ -200,11 +200,11 @@ class SpecForest:
 
         def run(due: NDArray[np.int32], slots: NDArray[np.int32], threads: int) -> None:
             share = np.zeros(3, np.int64)
-            given = limits, live.records, self.sources, self.weights
+            arguments = limits, live.records, self.sources, self.weights
             for _ in range(threads - 1):
-                pool().submit(lambda: help_out(share, *given, own_work(), out))
+                pool().submit(lambda: help_out(share, *arguments, own_work(), out))
             try:
-                store = DraftStore(*given, self.rollouts.store.head)
+                store = DraftStore(*arguments, self.rollouts.store.head)
                 counts = advance(due, slots, step, chains, store, own_work(), out, share)
             finally:
                 share[COUNT] = share[COUNT] or -1  # helpers must not wait for a call that failed
@@ -212,7 +212,7 @@ class SpecForest:
             self._drafted += counts[1]
 
         with self._lock:
-            self._drop_wrong_imports(tokens)  # before the commit: decided by earlier tokens
+            self._drop_wrong_imports(tokens)  # before the commit, so that only earlier tokens decide
             if not self.rollouts.make_room_for_all(len(due), tokens, live):
                 # Too many tokens for the log at once: commit them in parts, then draft without further commits.
                 lengths, rows, begin = chains.records["held"][due], chains.records["row"][due], 0
@@ -221,7 +221,7 @@ class SpecForest:
                     run(due[begin:stop], slots[:0], 1)
                     begin = stop
                 due = due[:0]
-            run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
+            run(due, slots, min(self._threads, _CHAIN_THREADS, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
             self._committed += tokens
 
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
@@ -261,11 +261,11 @@ class SpecForest:
             turns: Sampled tokens, shape (tokens,) each.
 
         Raises:
-            ValueError: If there is not one turn per state, or one holds something other than token ids of the
+            ValueError: If there is not one turn per state, or a turn holds something other than token ids of the
                 vocabulary.
         """
         if len(states) != len(turns):
-            raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
+            raise ValueError(f"turns needs one entry per state: expected {len(states)}, got {len(turns)}")
         sampled, offsets = flat_ids(turns, "turns")
         known_tokens(sampled, self.config.vocabulary)
         with self._lock:
@@ -298,14 +298,14 @@ class SpecForest:
             )
 
     def imported_counters(self) -> dict[str, float]:
-        """Return the metrics of the imported turns; empty if none were imported."""
+        """Return the metrics of the imported turns; empty without imports."""
         imported = self.rollouts.imported
         if not self.config.import_turns:
             return {}
         return {"imported_turns": imported.count, "imported_evicted": imported.dropped}
 
     def tree(self, state: DialogueState) -> TreeNode:
-        """Return the prefix tree of the turns at ``state``, including live ones; empty if there are none."""
+        """Return the prefix tree of the turns at ``state``, including live turns; empty without turns."""
         with self._lock:
             turns = self.rollouts.known(state, self.live_table.turns)
         return TreeNode.from_turns([turn.tolist() for turn in turns]) if turns else TreeNode(token=START)
@@ -325,7 +325,7 @@ class SpecForest:
             path: The file; by convention it ends in ``.npz``.
 
         Raises:
-            OSError: If it cannot be written; an old file stays unchanged.
+            OSError: If the file cannot be written; an old file stays unchanged.
         """
         with self._lock:
             snapshot = Snapshot(
@@ -342,27 +342,28 @@ class SpecForest:
 
         Args:
             path: The file.
-            config: Settings instead of the saved ones. If they have smaller limits, the newest turns are kept; learnt
+            config: Settings instead of the saved settings. If they have smaller limits, the newest turns are kept;
+            learnt
                 weights are kept under any settings.
 
         Raises:
             DamagedForest: If the file is not a saved forest, is incomplete, or belongs to another version or tokenizer.
                 A file without a tokenizer's hash is accepted.
-            OSError: If it cannot be read.
+            OSError: If the file cannot be read.
         """
         snapshot = read_snapshot(Path(path), config)
-        forest = cls(replace(snapshot.config, import_turns=""))  # the file has the imported turns that were left
+        forest = cls(replace(snapshot.config, import_turns=""))  # the file holds the remaining imported turns
         forest._take(snapshot)
         return forest
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Replace the contents by those of a file of ``save``, under this forest's own settings.
+        """Replace the contents by a file that ``save`` wrote, under this forest's own settings.
 
         Handles of live turns become unknown.
 
         Raises:
             DamagedForest: As for ``load``; the forest stays unchanged.
-            OSError: If it cannot be read.
+            OSError: If the file cannot be read.
         """
         snapshot = read_snapshot(Path(path), self.config)
         with self._lock:

@@ -16,8 +16,8 @@ from turntree.spec_tree.store.context_ring import ContextRing
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]  #: token ids, shape (tokens,)
 _FIRST_ROWS = 256
-_MOST = 2**31 - 1
-_SHORT = 64  #: most tokens of a list that is checked without conversion to an array
+_MAX_TOKEN = 2**31 - 1
+_SHORT_LIST = 64  #: most tokens of a list that is checked without conversion to an array
 
 
 class LiveTable:
@@ -51,7 +51,7 @@ class LiveTable:
         if size == len(old.last):
             return
         new = live_turns(size)
-        # A new table, not a resized one: readers may still draft from the old rows.
+        # Create a new table: readers may still draft from the old rows.
         new.records[: len(old.records)] = old.records
         self._free = list(range(size - 1, len(old.last) - 1, -1)) + self._free
         self.turns = new
@@ -59,9 +59,9 @@ class LiveTable:
     def open(self, states: Sequence[DialogueState]) -> tuple[list[int], NDArray[np.int64]]:
         """Start a turn at each state in reserved rows; return handles and rows."""
         # `_free` is a stack with the lowest rows on top, which keeps live turns close together in memory.
-        kept = len(self._free) - len(states)
-        taken = self._free[kept:][::-1]
-        del self._free[kept:]
+        remaining = len(self._free) - len(states)
+        taken = self._free[remaining:][::-1]
+        del self._free[remaining:]
         rows = np.array(taken, np.int64)
         backoff_lists = np.array([state.backoff_states() for state in states], np.uint64)
         kernels.begin(rows, backoff_lists.reshape(-1, 4), self.turns.records)
@@ -77,17 +77,17 @@ class LiveTable:
             self._free.append(row)
 
     def rows(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of live handles, shape (handles,); raise ``UnknownTurn`` if one is not live."""
+        """Return the rows of live handles, shape (handles,); raise ``UnknownTurn`` if a handle is not live."""
         try:
             return np.array([self._rows[handle] for handle in handles], np.int64)
         except KeyError as error:
             raise UnknownTurn(
-                f"handle {error.args[0]!r} names no live turn: expected one that begin() returned and "
+                f"handle {error.args[0]!r} is not a live turn: pass a handle that begin() returned and "
                 "end() has not finished"
             ) from None
 
     def rows_once(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of live handles; raise ``ValueError`` if one repeats."""
+        """Return the rows of live handles; raise ``ValueError`` if a handle repeats."""
         rows = self.rows(handles)
         if len(set(handles)) < len(rows):
             raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
@@ -99,9 +99,9 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
     if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1 and len(values):
         if values.min() >= 0:
             return values
-    elif isinstance(values, list) and 0 < len(values) <= _SHORT and {*map(type, values)} == {int}:
-        # Finding an array's extremes costs more than checking a short list's.
-        if min(values) >= 0 and max(values) <= _MOST:
+    elif isinstance(values, list) and 0 < len(values) <= _SHORT_LIST and {*map(type, values)} == {int}:
+        # For a short list, Python's extremes cost less than an array's.
+        if min(values) >= 0 and max(values) <= _MAX_TOKEN:
             return np.array(values, np.int32)
     else:
         try:
@@ -110,24 +110,24 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
             raise _no_tokens(what, values) from error
         if tokens.shape == (0,):
             return np.zeros(0, np.int32)
-        if tokens.ndim == 1 and tokens.dtype.kind in "iu" and tokens.min() >= 0 and tokens.max() <= _MOST:
+        if tokens.ndim == 1 and tokens.dtype.kind in "iu" and tokens.min() >= 0 and tokens.max() <= _MAX_TOKEN:
             return tokens.astype(np.int32)
     raise _no_tokens(what, values)
 
 
 def known_tokens(tokens: NDArray[np.int32], vocabulary: int) -> NDArray[np.int32]:
-    """Return ``tokens``, or raise ``ValueError`` if one is not below ``vocabulary``; 0 accepts any token."""
+    """Return ``tokens``, or raise ``ValueError`` if a token is not below ``vocabulary``; 0 accepts any token."""
     if vocabulary and len(tokens) and (tokens.max() >= vocabulary or tokens.min() < 0):
-        strange = tokens.min() if tokens.min() < 0 else tokens.max()
+        outside = tokens.min() if tokens.min() < 0 else tokens.max()
         raise ValueError(
-            f"expected tokens from 0 to {vocabulary - 1}, got {strange}: these turns are of another tokenizer, or "
-            "damaged; use a draft store of this policy, or an empty one"
+            f"expected tokens from 0 to {vocabulary - 1}, got {outside}: the turns are damaged or of another "
+            "tokenizer; use a draft store of this policy, or an empty store"
         )
     return tokens
 
 
 def _no_tokens(what: str, values: ArrayLike) -> ValueError:
-    return ValueError(f"{what} must be token ids from 0 to {_MOST}, shape (tokens,), got {values!r:.100}")
+    return ValueError(f"{what} must be token ids from 0 to {_MAX_TOKEN}, shape (tokens,), got {values!r:.100}")
 
 
 def context_ids(
@@ -136,13 +136,13 @@ def context_ids(
     if contexts is None:
         return None
     if len(contexts) != len(states):
-        raise ValueError(f"contexts needs one entry a state: expected {len(states)}, got {len(contexts)}")
+        raise ValueError(f"contexts needs one entry per state: expected {len(states)}, got {len(contexts)}")
     return flat_ids(contexts, "contexts")
 
 
 def new_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     if len(tokens) != len(handles):
-        raise ValueError(f"tokens needs one entry a row: expected {len(handles)}, got {len(tokens)}")
+        raise ValueError(f"tokens needs one entry per row: expected {len(handles)}, got {len(tokens)}")
     return flat_ids(tokens, "tokens")
 
 

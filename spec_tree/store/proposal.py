@@ -19,16 +19,16 @@ from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSour
 MOST_NODES = 128  #: most nodes of one row
 
 ROWS_OF_A_THREAD = 32  #: rows that are worth a thread of their own
-_LEAD = 12  #: Rows that the calling thread takes more than the pool's threads, which start later.
+_LEAD = 12  #: Extra rows for the calling thread, because the pool's threads start later.
 
 
-_own = threading.local()
+_thread_work = threading.local()
 
 
 def own_work() -> NDArray[np.void]:
-    if not hasattr(_own, "work"):
-        _own.work = scratch()
-    work: NDArray[np.void] = _own.work
+    if not hasattr(_thread_work, "work"):
+        _thread_work.work = scratch()
+    work: NDArray[np.void] = _thread_work.work
     return work
 
 
@@ -63,11 +63,11 @@ def propose(
     again = AGAIN_VOTERS if count <= FEW_ROWS else -1
 
     def part(start: int, stop: int) -> slice:
-        """Draft for these rows; returns where their nodes are."""
-        own, work, first = slice(start, stop), own_work(), start * budget
+        """Draft for these rows; return the span of their nodes."""
+        span, work, first = slice(start, stop), own_work(), start * budget
         work["again"] = again  # few rows can afford to ask more voters
         drafted = kernels.draft(
-            rows[own], deepest[own], limits, live.records, sources, weights, work, nodes, first, counts[own]
+            rows[span], deepest[span], limits, live.records, sources, weights, work, nodes, first, counts[span]
         )
         return slice(first, first + drafted)
 

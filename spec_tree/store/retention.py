@@ -1,8 +1,8 @@
 """Retention of turns: quotas by state, second chances, turns without an index.
 
-A finished turn is in the log (indexed) or cold. When the log's head comes around to a turn whose state was visited
-since it was written, the turn is written again, unless half of the log are such turns; any other turn becomes cold. The
-turns of a cold state are written back when a turn begins there.
+A finished turn is in the log (indexed) or cold. When the log's head reaches a turn whose state was visited since
+the turn was written, the turn is written again, unless such turns already fill half of the log. Any other turn becomes
+cold. The turns of a cold state are written back when a turn begins in that state.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _SPARE = 3 * GRANULE  #: positions that a turn may need in addition to its token
 
 @dataclass(slots=True, eq=False)
 class _State:
-    exact: int  #: the first of its keys
+    exact: int  #: the first of the state's keys
     keys: NDArray[np.uint64]
     visited: int = 0  #: time when a turn last began or was added
     live: int = 0  #: number of live turns
     turns: deque[LogEntry] = field(default_factory=deque)  #: finished turns in the log, oldest first
 
 
-class _Again(NamedTuple):
+class _Rewrite(NamedTuple):
     # A turn that the log's head reached and that is written again.
 
     state: _State
     sampled: NDArray[np.int32]
-    row: int  #: its row of ``LiveTurns``; -1 for a finished turn
+    row: int  #: row of the turn in ``LiveTurns``; -1 for a finished turn
 
 
 class RetentionPolicy:
@@ -55,7 +55,7 @@ class RetentionPolicy:
         #: Live turns by row of ``LiveTurns``; the entry is ``None`` if the turn was too long for the log.
         self.by_row: dict[int, tuple[_State, LogEntry | None]] = {}
         self.imported = ImportedTurns()
-        self._again: list[_Again] = []
+        self._rewrites: list[_Rewrite] = []
         self._clock = 0
         self._over_quota = 0
         self.tokens_again = 0  #: tokens of turns that were written again when the head reached them
@@ -75,35 +75,35 @@ class RetentionPolicy:
 
     def open(self, rows: NDArray[np.int64], states: Sequence[DialogueState], live: LiveTurns) -> None:
         """Start a turn at each state in ``rows`` of ``live``, whose keys are set."""
-        # In parts of at most a quarter of the log, as everywhere: a write must not evict its own beginning.
-        most = max(1, self.store.capacity // 4 // _SPARE)
-        for begin in range(0, len(rows), most):
-            some = rows[begin : begin + most]
+        # Write parts of at most a quarter of the log: a write must not evict its own beginning.
+        rows_per_part = max(1, self.store.capacity // 4 // _SPARE)
+        for begin in range(0, len(rows), rows_per_part):
+            part = rows[begin : begin + rows_per_part]
             opened = []
-            for row, state in zip(some.tolist(), states[begin : begin + most], strict=True):
-                held = self._visit(state, live)
-                held.live += 1  # before positions are freed, which forgets states without a turn
-                self.by_row[row] = held, None
-                opened.append((row, held))
+            for row, state in zip(part.tolist(), states[begin : begin + rows_per_part], strict=True):
+                record = self._visit(state, live)
+                record.live += 1  # before positions are freed, which forgets states without a turn
+                self.by_row[row] = record, None
+                opened.append((row, record))
             self._make_room(_SPARE * len(opened), live)
-            turns = self.store.open([held.keys for _, held in opened], some, live)
-            for (row, held), turn in zip(opened, turns, strict=True):
-                self.by_row[row] = held, turn
+            turns = self.store.open([record.keys for _, record in opened], part, live)
+            for (row, record), turn in zip(opened, turns, strict=True):
+                self.by_row[row] = record, turn
 
     def make_room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
         """Free positions for the first rows from ``begin`` on; return the index after the last of these rows.
 
         ``lengths`` are the tokens that each row adds, shape (rows,).
         """
-        most = self.store.capacity // 4
+        max_positions = self.store.capacity // 4
         needed, stop = 0, begin
         while stop < len(lengths):
             length = int(lengths[stop])
             positions = length + length // GRANULE + LONGEST_PIECE
-            if positions > most:
+            if positions > max_positions:
                 self._drop_too_long(int(rows[stop]), live)
                 positions = 0
-            if needed + positions > most:
+            if needed + positions > max_positions:
                 break
             needed += positions
             stop += 1
@@ -111,7 +111,7 @@ class RetentionPolicy:
         return stop
 
     def make_room_for_all(self, rows: int, tokens: int, live: LiveTurns) -> bool:
-        """Free positions for all rows at once; ``False`` if the log is too small for that."""
+        """Free positions for all rows at once; ``False`` if the log is too small."""
         positions = tokens + tokens // GRANULE + rows * LONGEST_PIECE
         if positions > self.store.capacity // 4:
             return False
@@ -138,9 +138,9 @@ class RetentionPolicy:
 
     def add(self, state: DialogueState, sampled: NDArray[np.int32], live: LiveTurns) -> None:
         if len(sampled):
-            held = self._visit(state, live)
-            self._write(held, sampled, live)
-            self._forget_empty(held)
+            record = self._visit(state, live)
+            self._write(record, sampled, live)
+            self._forget_empty(record)
 
     def add_all(
         self, states: Sequence[DialogueState], sampled: NDArray[np.int32], offsets: NDArray[np.int64], live: LiveTurns
@@ -149,35 +149,35 @@ class RetentionPolicy:
         lengths = np.diff(offsets)
         lengths[self._surplus(states, lengths)] = 0
         before = np.concatenate([[0], np.cumsum(np.where(lengths > 0, granules(lengths + 2), 0))])
-        begin, most = 0, self.store.capacity // 4
+        begin, max_positions = 0, self.store.capacity // 4
         while begin < len(states):
-            stop = int(np.searchsorted(before, before[begin] + most, "right")) - 1
+            stop = int(np.searchsorted(before, before[begin] + max_positions, "right")) - 1
             if stop == begin:
                 self.add(states[begin], sampled[offsets[begin] : offsets[begin + 1]], live)
                 begin += 1
                 continue
-            some = np.flatnonzero(lengths[begin:stop]) + begin
-            visited = [self._visit(states[i], live) for i in some.tolist()]
-            # Freeing positions may forget visited states that have no turn yet, hence `setdefault`.
+            part = np.flatnonzero(lengths[begin:stop]) + begin
+            visited = [self._visit(states[i], live) for i in part.tolist()]
+            # `setdefault`, because freeing positions may forget visited states that have no turn yet.
             self._make_room(int(before[stop] - before[begin]), live)
-            held = [self.by_state.setdefault(state.exact, state) for state in visited]
-            turns = self.store.write_all(sampled, offsets[some], lengths[some], [state.keys for state in held])
-            self._keep_all(held, turns)
+            kept = [self.by_state.setdefault(state.exact, state) for state in visited]
+            turns = self.store.write_all(sampled, offsets[part], lengths[part], [state.keys for state in kept])
+            self._keep_all(kept, turns)
             begin = stop
 
     def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
-        # Turns that need not be written, since later ones of the same call fill their state's quota.
+        # Turns that need not be written, since later turns of the same call fill their state's quota.
         if len(states) <= self.quota:
             return []
         count = Counter(state.exact or 1 for state in states)
         full = {exact for exact, turns in count.items() if turns > self.quota}
         surplus = []
-        left = dict.fromkeys(full, self.quota)
+        unfilled = dict.fromkeys(full, self.quota)
         for i in range(len(states) - 1, -1, -1) if full else ():
             exact = states[i].exact or 1
             if exact in full and lengths[i]:
-                left[exact] -= 1
-                if left[exact] < 0:
+                unfilled[exact] -= 1
+                if unfilled[exact] < 0:
                     surplus.append(i)
         self._over_quota += len(surplus)
         return surplus
@@ -192,33 +192,33 @@ class RetentionPolicy:
             if len(state.turns) > quota and state.exact not in self.cold:
                 over.append(state.turns.popleft())
             else:
-                self._mind_quota(state)
+                self._enforce_quota(state)
         for turn in over:
             self._uncount(turn)
         self._over_quota += len(over)
         self.store.drop_all(over)
 
     def add_imported(self, turns: Sequence[tuple[NDArray[np.uint64], NDArray[np.int32]]], live: LiveTurns) -> None:
-        """Keep turns of other runs, with the back-off states of each, as older than all that follow.
+        """Add turns of other runs, with their back-off states, as older than all later turns.
 
-        They take at most half of the log; the newest turns, which come last, are kept.
+        They take at most half of the log. If there are more, the newest turns, which come last, are kept.
         """
-        # A turn too long for the log has no entry there by which its acceptance could be counted.
+        # The acceptance of a turn is counted in its log entry, which a turn too long for the log does not have.
         turns = [turn for turn in turns if len(turn[1]) <= self.store.longest]
         sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
         first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
-        kept = []
+        imported = []
         for backoff_states, sampled in turns[first:]:
             exact = int(backoff_states[0])
             state = self.by_state.setdefault(exact, _State(exact, backoff_states))
             self._write(state, sampled, live)
-            kept.append(state.turns[-1])
-        self.imported = ImportedTurns(kept)
+            imported.append(state.turns[-1])
+        self.imported = ImportedTurns(imported)
 
     def drop_wrong_imports(self, tokens: int) -> bool:
         """Count sampled tokens; from time to time, drop imported turns that were wrong too often.
 
-        Returns whether more than half of the imported turns are gone now, and were not before.
+        Returns whether this call is the first after which more than half of the imported turns are gone.
         """
         if not self.imported.due(tokens):
             return False
@@ -233,14 +233,14 @@ class RetentionPolicy:
         return 2 * (dropped - len(wrong)) <= count < 2 * dropped
 
     def known(self, state: DialogueState, live: LiveTurns) -> list[NDArray[np.int32]]:
-        """Return the turns of a state, live ones last."""
+        """Return the turns of a state, live turns last."""
         exact = state.backoff_states()[0]
         turns = self.cold.look(exact)
-        held = self.by_state.get(exact)
-        if held is not None:
-            turns += [self.store.read(turn) for turn in held.turns]
+        record = self.by_state.get(exact)
+        if record is not None:
+            turns += [self.store.read(turn) for turn in record.turns]
             for row, (owner, turn) in self.by_row.items():
-                if owner is held and turn is not None:
+                if owner is record and turn is not None:
                     turns.append(self.sampled(row, live))
         return [turn for turn in turns if len(turn)]
 
@@ -253,39 +253,39 @@ class RetentionPolicy:
 
     def finished(self, state: DialogueState) -> int:
         exact = state.backoff_states()[0]
-        held = self.by_state.get(exact)
-        return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
+        record = self.by_state.get(exact)
+        return self.cold.count(exact) + (len(record.turns) if record is not None else 0)
 
     def _visit(self, state: DialogueState, live: LiveTurns) -> _State:
         exact = state.exact or 1
-        held = self.by_state.get(exact)
-        if held is None:
-            held = self.by_state[exact] = _State(exact, np.array(state.backoff_states(), np.uint64))
+        record = self.by_state.get(exact)
+        if record is None:
+            record = self.by_state[exact] = _State(exact, np.array(state.backoff_states(), np.uint64))
         self._clock += 1
-        held.visited = self._clock
-        # A turn begins here: write the state's cold turns back into the log, oldest first, before its hot ones.
+        record.visited = self._clock
+        # A turn begins here: write the state's cold turns back into the log, oldest first, before its hot turns.
         if exact in self.cold:
             for age, sampled in enumerate(self.cold.take(exact)):
-                self._write(held, sampled, live, before=age)
-        return held
+                self._write(record, sampled, live, before=age)
+        return record
 
     def _write(self, state: _State, sampled: NDArray[np.int32], live: LiveTurns, *, before: int | None = None) -> None:
         if len(sampled) > self.store.longest:
             self.cold.add(state.exact, state.keys, sampled)
-            self._mind_quota(state)
+            self._enforce_quota(state)
             return
         self._make_room(len(sampled) + _SPARE, live)
         self._keep(state, self.store.write(sampled, state.keys), before=before)
 
     def _keep(self, state: _State, turn: LogEntry, *, before: int | None = None) -> None:
-        # `before` older turns of the state come first; None makes it the newest.
+        # Insert the turn after `before` older turns of the state; None makes it the newest turn.
         turn.seen = self._clock
         state.turns.insert(len(state.turns) if before is None else before, turn)
         self.by_state[state.exact] = state
         self.tokens += turn.tokens
-        self._mind_quota(state)
+        self._enforce_quota(state)
 
-    def _mind_quota(self, state: _State) -> None:
+    def _enforce_quota(self, state: _State) -> None:
         while len(state.turns) + self.cold.count(state.exact) > self.quota:
             if state.exact in self.cold:
                 self.cold.drop_oldest(state.exact)
@@ -299,12 +299,12 @@ class RetentionPolicy:
 
         # Turns worth keeping are written again, which takes positions too: repeat until no further turn is evicted.
         needed = -1
-        while needed != (needed := positions + self._waiting()):
+        while needed != (needed := positions + self._rewrite_positions()):
             self.store.make_room(needed, evict)
-        again, self._again = self._again, []
-        # Evicted turns were the oldest of their states, and stay so in the same order.
+        rewrites, self._rewrites = self._rewrites, []
+        # Evicted turns were the oldest turns of their states, and keep their order.
         older: Counter[int] = Counter()
-        for state, sampled, row in again:
+        for state, sampled, row in rewrites:
             turn = self.store.write(sampled, state.keys, live=row, turns=live)
             if row < 0:
                 turn.again = True
@@ -314,8 +314,8 @@ class RetentionPolicy:
             else:
                 self.by_row[row] = state, turn
 
-    def _waiting(self) -> int:
-        return sum(granules(len(turn.sampled) + _SPARE) for turn in self._again)
+    def _rewrite_positions(self) -> int:
+        return sum(granules(len(turn.sampled) + _SPARE) for turn in self._rewrites)
 
     def _evict(self, turn: LogEntry, live: LiveTurns) -> None:
         row, state = turn.live, self.by_state[int(turn.keys[0])]
@@ -326,17 +326,17 @@ class RetentionPolicy:
             self._drop(state, turn)
         else:
             self.store.drop(turn)
-        # Bound what is written again at once, or freeing positions would not come to an end.
-        fits = self._waiting() + len(sampled) + _SPARE <= self.store.capacity // 4
+        # Bound the tokens that are written again at once, or freeing positions would never end.
+        fits = self._rewrite_positions() + len(sampled) + _SPARE <= self.store.capacity // 4
         if row >= 0:
             live.turn[row] = 0
             self.by_row[row] = state, None
             if fits:
-                self._again.append(_Again(state, sampled, row))
+                self._rewrites.append(_Rewrite(state, sampled, row))
             return
         # A second chance, only if the state was visited after the turn was written, and for at most half of the log.
         if fits and state.visited > turn.seen and 2 * (self.tokens_again + len(sampled)) <= self.store.capacity:
-            self._again.append(_Again(state, sampled, -1))
+            self._rewrites.append(_Rewrite(state, sampled, -1))
         else:
             self.cold.add(state.exact, state.keys, sampled)
             self._forget_empty(state)

@@ -1,8 +1,8 @@
 """Conversion of a forest's finished turns to flat arrays, and back.
 
 The arrays hold the turns, the keys of their states, and every order that decides which turn is dropped first: within
-the state, in the log, and among cold turns. The index is rebuilt while the turns are written into a log. Turns that do
-not fit there are dropped as in a full forest, the oldest first, out of the log and out of the cold turns.
+the state, in the log, and among cold turns. The index is rebuilt while the turns are written into a log. If turns do
+not fit, the oldest turns of the log and the oldest cold turns are dropped, as in a full forest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turntree.spec_tree.store.turn_store import LogEntry
 
 
 class SerialisedTurns(NamedTuple):
-    """Finished turns; hot ones are in the log, cold ones have no index."""
+    """Finished turns; hot turns are in the log, cold turns have no index."""
 
     keys: NDArray[np.uint64]  #: back-off states of each state, shape (states, 4)
     visited: NDArray[np.int64]  #: time when a turn last began in a state, 0 if all its turns are cold, shape (states,)
@@ -32,12 +32,12 @@ class SerialisedTurns(NamedTuple):
     evicted: NDArray[np.int64]
     hot_state: NDArray[np.int32]  #: state of each hot turn, ascending, oldest first in each state, shape (hot,)
     hot_rank: NDArray[np.int64]  #: position of the turn in the log's order, oldest first, a permutation, shape (hot,)
-    hot_seen: NDArray[np.int64]  #: time when the turn was written, shape (hot,)
-    hot_length: NDArray[np.int64]  #: number of its tokens, shape (hot,)
+    hot_seen: NDArray[np.int64]  #: time when each hot turn was written, shape (hot,)
+    hot_length: NDArray[np.int64]  #: number of tokens of each hot turn, shape (hot,)
     hot_tokens: NDArray[np.int32] | NDArray[np.uint16]  #: token ids, one turn after another; uint16 if all fit
     #: State of each cold turn, least recently used states first, oldest first in each, shape (cold,).
     cold_state: NDArray[np.int32]
-    cold_size: NDArray[np.int64]  #: number of its bytes, shape (cold,)
+    cold_size: NDArray[np.int64]  #: number of bytes of each cold turn, shape (cold,)
     cold_packed: NDArray[np.uint8]  #: packed token ids of the cold turns, one turn after another
 
 
@@ -48,10 +48,10 @@ def collect(rollouts: RetentionPolicy) -> SerialisedTurns:
     index = {state.exact: i for i, state in enumerate(states)}
     cold_state, packed = [], []
     for exact, backoff_states, turn in rollouts.cold.packed():
-        at = index.setdefault(exact, len(keys))
-        if at == len(keys):
+        state_index = index.setdefault(exact, len(keys))
+        if state_index == len(keys):
             keys.append(backoff_states)
-        cold_state.append(at)
+        cold_state.append(state_index)
         packed.append(turn)
     visited = np.zeros(len(keys), np.int64)
     visited[: len(states)] = [state.visited for state in states]
@@ -79,31 +79,31 @@ def collect(rollouts: RetentionPolicy) -> SerialisedTurns:
 
 
 def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -> None:
-    """Write turns into empty ``rollouts``, as many of the newest as fit; ``live`` has no live turn."""
+    """Write the newest turns that fit into empty ``rollouts``; ``live`` has no live turn."""
     states = [_State(int(keys[0]), keys) for keys in held.keys]
     rollouts._over_quota, rollouts.cold.dropped, rollouts.cold.dropped_states = held.evicted.tolist()
     turns_of = np.bincount(np.concatenate([held.cold_state, held.hot_state]), minlength=len(states))
-    # A smaller quota drops the oldest turns of a state: cold ones first, then hot ones.
+    # A smaller quota drops the oldest turns of a state: cold turns first, then hot turns.
     excess = np.maximum(turns_of - rollouts.quota, 0).tolist()
     rollouts._over_quota += sum(excess)
     ends = np.cumsum(held.cold_size).tolist()
     packed = held.cold_packed.tobytes()
-    for at, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
-        if excess[at]:
-            excess[at] -= 1
+    for state_index, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
+        if excess[state_index]:
+            excess[state_index] -= 1
         else:
-            rollouts.cold.add_packed(states[at].exact, states[at].keys, packed[start:stop])
-    kept = np.ones(len(held.hot_state), bool)
-    for turn, at in enumerate(held.hot_state.tolist()):
-        if excess[at]:
-            excess[at] -= 1
-            kept[turn] = False
+            rollouts.cold.add_packed(states[state_index].exact, states[state_index].keys, packed[start:stop])
+    within_quota = np.ones(len(held.hot_state), bool)
+    for turn, state_index in enumerate(held.hot_state.tolist()):
+        if excess[state_index]:
+            excess[state_index] -= 1
+            within_quota[turn] = False
     stops = np.cumsum(held.hot_length).tolist()
     starts = [0, *stops]
     written: dict[int, LogEntry] = {}
     # Write in the log's order, so that the same turns are evicted first; then restore the order within each state.
     for turn in np.argsort(held.hot_rank).tolist():
-        if kept[turn]:
+        if within_quota[turn]:
             state = states[held.hot_state[turn]]
             sampled = held.hot_tokens[starts[turn] : stops[turn]].astype(np.int32)
             rollouts._write(state, sampled, live)
@@ -111,11 +111,11 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
                 written[turn] = state.turns[-1]
     for state in states:
         state.turns = deque()
-    held_now = {id(turn) for turn in rollouts.store.turns()}
+    in_log = {id(turn) for turn in rollouts.store.turns()}
     for turn in sorted(written):
         stored = written[turn]
         stored.seen = int(held.hot_seen[turn])
-        if id(stored) in held_now:
+        if id(stored) in in_log:
             states[held.hot_state[turn]].turns.append(stored)
     for state, visited in zip(states, held.visited.tolist(), strict=True):
         state.visited = visited
@@ -123,10 +123,10 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
 
 
 def all_turns(held: SerialisedTurns) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
-    """Yield the turns, each with the back-off states of its state, the oldest first."""
+    """Yield the turns, oldest first, each with its back-off states."""
     packed, ends = held.cold_packed.tobytes(), np.cumsum(held.cold_size).tolist()
-    for at, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
-        yield held.keys[at], unpack(packed[start:stop])
+    for state_index, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
+        yield held.keys[state_index], unpack(packed[start:stop])
     stops = np.cumsum(held.hot_length)
     for turn in np.argsort(held.hot_rank).tolist():
         sampled = held.hot_tokens[stops[turn] - held.hot_length[turn] : stops[turn]]
@@ -147,10 +147,10 @@ def check(held: SerialisedTurns) -> None:
             "order of hot_state": bool((held.hot_state[1:] >= held.hot_state[:-1]).all()),
             "hot_rank": np.array_equal(np.sort(held.hot_rank), np.arange(hot)),
             "hot_seen": len(held.hot_seen) == hot,
-            "hot_length": len(held.hot_length) == hot and _shares(held.hot_length, 1, len(held.hot_tokens)),
+            "hot_length": len(held.hot_length) == hot and _sums_to(held.hot_length, 1, len(held.hot_tokens)),
             "hot_tokens": int(held.hot_tokens.min(initial=0)) >= 0,
             "cold_state": _within(held.cold_state, 0, states - 1),
-            "cold_size": len(held.cold_size) == cold and _shares(held.cold_size, 3, len(held.cold_packed)),
+            "cold_size": len(held.cold_size) == cold and _sums_to(held.cold_size, 3, len(held.cold_packed)),
         }
     )
     clock = int(held.clock[0])
@@ -190,7 +190,7 @@ def _within(array: NDArray[np.int64] | NDArray[np.int32], least: int, most: int)
     return not len(array) or (int(array.min()) >= least and int(array.max()) <= most)
 
 
-def _shares(lengths: NDArray[np.int64], least: int, whole: int) -> bool:
+def _sums_to(lengths: NDArray[np.int64], least: int, whole: int) -> bool:
     # Each length is checked against the whole first, so that their sum cannot overflow.
     return _within(lengths, least, whole) and int(lengths.sum()) == whole
 
@@ -210,4 +210,4 @@ KINDS: tuple[tuple[DTypeLike, int], ...] = (
     (np.int64, 1),
     (np.uint8, 1),
 )
-MOST_COUNT = 1 << 62  #: greatest clock or counter; what is added later still fits into 64 bits
+MOST_COUNT = 1 << 62  #: greatest saved clock or counter, so that later additions fit into 64 bits

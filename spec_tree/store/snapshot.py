@@ -1,8 +1,8 @@
 """The file format of a forest.
 
 An uncompressed ``.npz`` without pickles: the finished turns, the settings, the counters, the learnt weights, and a
-digest over all of them. The file is written beside the old one and replaces it when complete, so a crash leaves one or
-the other. Reading is bounded (``array_file``) and validates everything.
+digest over all of them. The new file is written next to the old file and replaces it when complete, so a crash
+leaves one complete file. Reading is bounded (``array_file``) and validates everything.
 
 Not included: live turns, and the index, which is rebuilt.
 """
@@ -36,7 +36,7 @@ _MAGIC = np.frombuffer(b"turntree forest\n", np.uint8)
 _MOST_BYTES = 1 << 35  #: most bytes of a file, more than the largest forest that settings allow
 _STEP = re.compile(r"global_step_(\d+)")
 _SMALL = 1 << 12  #: bytes of a member that may be read before the file is known to be a snapshot
-#: dtype and number of dimensions of the arrays beside turns and weights
+#: dtype and number of dimensions of the arrays that hold neither turns nor weights
 _KINDS: dict[str, tuple[DTypeLike, int]] = {
     "magic": (np.uint8, 1),
     "format": (np.int64, 1),
@@ -83,7 +83,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
-    """Return the snapshot that ``write_snapshot`` wrote, with the settings ``own`` instead of the saved ones.
+    """Return the snapshot that ``write_snapshot`` wrote, with the settings ``own`` in place of its own.
 
     Raises:
         DamagedForest: If the file is not a snapshot, is incomplete, or belongs to another version or tokenizer.
@@ -112,14 +112,14 @@ def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
 def read_imported(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
     """Return the turns of a saved forest, or of the forests in a folder, with their back-off states.
 
-    Of a folder with files named ``forest.npz``, as in a run's checkpoints, those of the last step are read; else all
-    files in it that end in ``.npz``. The turns come the oldest of each file first; turns that several files share, as
-    replicas do, are returned once.
+    If a folder contains files named ``forest.npz``, as a run's checkpoints do, the files of the last step are read;
+    otherwise all its files that end in ``.npz``. Each file's turns are returned oldest first. Turns that several files
+    contain, as replicas' files do, are returned once.
 
     Raises:
         DamagedForest: If there is no forest, or as for ``read_snapshot``.
     """
-    files = _stores(path) if path.is_dir() else [path]
+    files = _store_files(path) if path.is_dir() else [path]
     if not files:
         raise DamagedForest(f"there is no draft store in the folder {path}: expected a file of SpecForest.save")
     turns: list[tuple[NDArray[np.uint64], NDArray[np.int32]]] = []
@@ -132,7 +132,7 @@ def read_imported(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64
     return turns
 
 
-def _stores(folder: Path) -> list[Path]:
+def _store_files(folder: Path) -> list[Path]:
     # Errors of subfolders are raised: an unreadable folder may hold the last step.
 
     def refuse(error: OSError) -> None:
@@ -159,16 +159,18 @@ def _snapshot(file: ArrayFile) -> Snapshot:
     held = dict(zip(_names("held", SerialisedTurns._fields), KINDS, strict=True))
     weights = dict(zip(_names("weights", parts(learnt)), parts(learnt).values(), strict=True))
     kinds: dict[str, tuple[DTypeLike, int]] = {**_KINDS, **held}
-    narrow = file.members.get("held_hot_tokens")
-    if narrow is not None and narrow.dtype == np.uint16:
+    hot_tokens = file.members.get("held_hot_tokens")
+    if hot_tokens is not None and hot_tokens.dtype == np.uint16:
         kinds["held_hot_tokens"] = (np.uint16, 1)
-    arrays = file.read_all(kinds | {name: (like.dtype, like.ndim) for name, like in weights.items()})
+    arrays = file.read_all(kinds | {name: (template.dtype, template.ndim) for name, template in weights.items()})
     if not np.array_equal(arrays.pop("digest"), digest(arrays)):
         raise DamagedFile("its contents do not match its digest")
-    for name, like in weights.items():
-        if arrays[name].shape != like.shape or not np.isfinite(arrays[name]).all():
-            raise DamagedFile(f"{name} has shape {arrays[name].shape}, expected finite numbers of shape {like.shape}")
-        like[...] = arrays[name]
+    for name, template in weights.items():
+        if arrays[name].shape != template.shape or not np.isfinite(arrays[name]).all():
+            raise DamagedFile(
+                f"{name} has shape {arrays[name].shape}, expected finite numbers of shape {template.shape}"
+            )
+        template[...] = arrays[name]
     counters = arrays["counters"]
     if counters.shape != (3,) or counters.min() < 0 or counters.max() > MOST_COUNT:
         raise DamagedFile(f"it has {len(counters)} counters, expected 3 of at least 0")

@@ -1,9 +1,9 @@
-"""Turns in a bounded token log: the oldest are evicted for new ones.
+"""Turns in a bounded token log: new turns evict the oldest turns.
 
-The log is a ring. Before its head moves on, the turns in the way are handed to the owner, who writes them again or
-drops them. The log starts small and is copied into a larger one until it has its full size; positions stay the same.
+The log is a ring. Before its head moves on, the log hands the turns in the way to its owner, which writes them again
+or drops them. The log starts small and is copied into a larger one until it has its full size; positions stay the same.
 
-A granule (``GRANULE`` positions) is owned by a slot in use, or by none (slot 0). Only positions between ``GRANULE`` and
+A granule (``GRANULE`` positions) is owned by a slot in use, or is free (slot 0). Only positions between ``GRANULE`` and
 the end of the log hold turns.
 
 Not thread-safe for writers. Readers may use ``log`` and ``keys`` at any time.
@@ -30,13 +30,13 @@ _FIRST_SLOTS = 1 << 10
 class LogEntry:
     """A turn in the log."""
 
-    slot: int  #: its index in ``TurnKeys``
-    start: int  #: position of its ``START``
+    slot: int  #: index of the turn in ``TurnKeys``
+    start: int  #: position of the turn's ``START`` in the log
     keys: NDArray[np.uint64]  #: exact, tools, task, environment, shape (4,)
-    tokens: int = 0  #: number of its tokens; the owner updates it while the turn is live
-    live: int = -1  #: its row of ``LiveTurns``; -1 once it is finished
-    seen: int = 0  #: set by the owner: time when it was written
-    again: bool = False  #: set by the owner: whether it was written again when the head reached it
+    tokens: int = 0  #: number of tokens; the owner updates it while the turn is live
+    live: int = -1  #: row of the turn in ``LiveTurns``; -1 once the turn is finished
+    seen: int = 0  #: set by the owner: time when the turn was written
+    again: bool = False  #: set by the owner: whether the turn was written again when the head reached it
 
 
 def granules(positions: _Positions) -> _Positions:
@@ -61,7 +61,7 @@ class TurnStore:
         self.cleared = first  #: end of the positions, from the head on, that belong to no turn
         self._turns: list[LogEntry | None] = [None] * _FIRST_SLOTS
         self.free = list(range(_FIRST_SLOTS - 1, 0, -1))  #: unused slots
-        self._kept = np.empty(FOLLOWERS, np.int32)
+        self._followers = np.empty(FOLLOWERS, np.int32)
 
     @property
     def capacity(self) -> int:
@@ -114,8 +114,8 @@ class TurnStore:
         (slot,) = self._slots(1)
         turn = LogEntry(slot=slot, start=start, keys=keys, tokens=len(sampled), live=live)
         self._turns[slot] = turn
-        one = np.array([[0, len(sampled)]]), np.array([slot]), keys[None]
-        write_turns(np.array([start, stop]), sampled, *one, self.log, self.keys)
+        turn_arrays = np.array([[0, len(sampled)]]), np.array([slot]), keys[None]
+        write_turns(np.array([start, stop]), sampled, *turn_arrays, self.log, self.keys)
         self.head[0] = stop
         if turns is not None and live >= 0:
             turns.turn[live] = slot
@@ -158,10 +158,10 @@ class TurnStore:
         return out[: read_turn(turn.start, out, self.log)]
 
     def finish(self, turn: LogEntry, turns: LiveTurns) -> None:
-        """Mark a live turn as finished; free the rest of its reserved positions if it was the last to reserve."""
+        """Mark a live turn as finished; free its unused positions if it made the last reservation."""
         position, limit = int(turns.position[turn.live]), int(turns.limit[turn.live])
         stop = granules(position + 2)
-        # Only the last reservation ends at the head, so only its rest can be given back.
+        # Only the last reservation ends at the head, so only its unused positions can be freed.
         if limit == self.head[0] and stop < limit:
             self.log.owner[stop // GRANULE : limit // GRANULE] = 0
             self.head[0] = stop
@@ -175,7 +175,7 @@ class TurnStore:
         if not turns:
             return
         slots = [turn.slot for turn in turns]
-        drop_turns(np.array([turn.start for turn in turns]), np.array(slots), self._kept, self.log, self.keys)
+        drop_turns(np.array([turn.start for turn in turns]), np.array(slots), self._followers, self.log, self.keys)
         self.log.votes[slots] = 0
         for slot in slots:
             self._turns[slot] = None
@@ -221,6 +221,6 @@ class TurnStore:
         new.tokens[:head] = old.tokens[:head]
         new.links[:, :head] = old.links[:, :head]
         new.owner[: len(old.owner)] = old.owner
-        index_log(head, new, self.keys)  # the hash index has a size of its own, so it is built anew
+        index_log(head, new, self.keys)  # the size of the hash index changes too, so rebuild it
         self.log = new
         self.cleared = size

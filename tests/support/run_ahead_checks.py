@@ -83,7 +83,7 @@ class RunAheadChecks:
     async def test_a_precomputed_turn_gives_its_slot_to_a_requested_one(self, engine, policy, monkeypatch, clears):
         """Control: without aborting precomputed turns, more turns run at once than there are slots."""
         if not clears:
-            monkeypatch.setattr(IdleSlots, "_clear", lambda self: asyncio.sleep(0))
+            monkeypatch.setattr(IdleSlots, "_free_slots", lambda self: asyncio.sleep(0))
         for _ in range(ATTEMPTS):
             run_ahead = running_ahead(engine, batch=2, slots=2)
             tasks = begin(run_ahead, SEEDS[:3], LONG)

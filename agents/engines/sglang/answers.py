@@ -1,8 +1,8 @@
 """Conversion of SGLang's answers to completions and scores.
 
-SGLang's log-probabilities of sampled tokens are those at the request's temperature before top-k, top-p and min-p, as
-``Completion.logprobs`` needs. The distribution after these cuts is computed from the recorded most probable tokens if
-they cover it.
+SGLang reports log-probabilities of sampled tokens at the request's temperature before top-k, top-p and min-p, as
+``Completion.logprobs`` needs. The distribution after these cuts is computed from the recorded most probable tokens, if
+these tokens cover it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
 Floats = NDArray[np.float64]
-_NOTHING = -1e30  #: SGLang writes the smallest number of the dtype for log(0)
+_LOG_ZERO = -1e30  #: SGLang writes the smallest number of the dtype for log(0)
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 def forget_aborted(manager: Any, answer: Mapping[str, Any]) -> None:
     # SGLang 0.5.12 keeps requests that were aborted in its queue for ever (`TokenizerManager.rid_to_state`).
     if (answer["meta_info"].get("finish_reason") or {}).get("type") == "abort":
-        for name, state in list(manager.rid_to_state.items()):  # also those for whose answer nobody waits
+        for name, state in list(manager.rid_to_state.items()):  # also requests whose answer nobody awaits
             if state.finished:
                 manager.rid_to_state.pop(name, None)
 
@@ -48,7 +48,7 @@ def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int
     top = None
     if sampling.top_logprobs and top_known is not None:
         top = TopLogprobs(ids=top_known.ids, logprobs=top_known.logprobs.astype(np.float32))
-    flags = _flags(info, len(tokens))
+    flags = _accepted_flags(info, len(tokens))
     return Completion(
         token_ids=tokens,
         logprobs=tuple(logprobs.tolist()),
@@ -107,7 +107,7 @@ def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
 def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
     drafted, accepted = info.get(DRAFTED), info.get(ACCEPTED)
     if drafted is None or accepted is None:
-        # Plain decoding, or SGLang's own drafts: it reports their verify steps, not the drafted tokens.
+        # Plain decoding, or SGLang's own drafts: SGLang reports verify steps, but not the drafted tokens.
         steps = info.get("spec_verify_ct") or max(tokens - 1, 0)
         return DraftStats(verify_steps=min(tokens, 1) + steps, accepted=max(tokens - 1 - steps, 0))
     return DraftStats(
@@ -123,7 +123,7 @@ def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) 
     return _REASONS.get(reason.get("type", ""), FinishReason.ABORT)
 
 
-def _flags(info: Mapping[str, Any], tokens: int) -> tuple[bool, ...]:
+def _accepted_flags(info: Mapping[str, Any], tokens: int) -> tuple[bool, ...]:
     accepted = info.get(ACCEPTED)
     if accepted is None:
         return ()
@@ -138,7 +138,7 @@ def _chosen(entries: Sequence[Sequence[Any]]) -> Floats:
 
 
 def _table(rows: Sequence[Sequence[Sequence[Any]]], width: int | None = None) -> TokenLogprobs:
-    # An entry is (log-probability, token id, text); the most probable one comes first.
+    # An entry is (log-probability, token id, text); the most probable token comes first.
     logprobs = _numbers([[entry[0] for entry in row[:width]] for row in rows])
     ids = np.array([[entry[1] for entry in row[:width]] for row in rows], np.int32)
     shape = (len(rows), -1) if len(rows) else (0, width or 0)
@@ -147,7 +147,7 @@ def _table(rows: Sequence[Sequence[Sequence[Any]]], width: int | None = None) ->
 
 def _numbers(values: Sequence[Any]) -> Floats:
     numbers = np.array(values, np.float64)
-    return np.where(numbers <= _NOTHING, -np.inf, numbers)
+    return np.where(numbers <= _LOG_ZERO, -np.inf, numbers)
 
 
 def _greedy_top(tokens: Sequence[int], width: int) -> TokenLogprobs:
@@ -170,14 +170,14 @@ def _cut_top(
     if sampling.top_k != -1:
         keep &= np.arange(p.shape[1]) < sampling.top_k
     complete = p.shape[1] == vocabulary
-    # Top-p counts mass after min-p and top-k. Without these the mass is 1, whatever was recorded.
+    # Top-p counts mass after min-p and top-k. Without min-p and top-k, the mass is 1, whatever was recorded.
     uncut = sampling.min_p == 0 and sampling.top_k == -1
     mass = np.ones((len(p), 1)) if uncut else (p * keep).sum(1, keepdims=True)
     covered = ~keep.all(1) | uncut | complete
     if sampling.top_p < 1:
-        kept = p * keep
-        keep &= np.cumsum(kept, 1) - kept < sampling.top_p * mass  # the token that crosses top_p is kept
-    # If the least probable recorded token is kept, unrecorded ones may be kept too.
+        kept_mass = p * keep
+        keep &= np.cumsum(kept_mass, 1) - kept_mass < sampling.top_p * mass  # the token that crosses top_p is kept
+    # If the least probable recorded token is kept, unrecorded tokens may be kept too.
     covered &= ~keep.all(1) | complete
     if not covered.all():
         return np.zeros(0), None

@@ -16,12 +16,12 @@ ALLOWANCE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
 
 def allowance(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables in which SGLang accepts ``context_length``, which includes ``KEPT``.
+    """Return the environment variables that let SGLang accept ``context_length``, ``KEPT`` included.
 
     Raises:
         ValueError: If the model's context is shorter than ``max_context``.
     """
-    # C may exceed the model's limit, which SGLang allows only with the variable; `max_context` may not.
+    # `max_context` may not exceed the model's limit. C may, but SGLang allows that only with the variable.
     limit, wanted = _model_limit(arguments), int(arguments["context_length"]) - KEPT
     if wanted > limit:
         raise ValueError(
@@ -44,7 +44,7 @@ def _model_limit(arguments: Mapping[str, Any]) -> int:
 
 
 #: SGLang's arguments that engine_args may not set
-_OURS = ("model_path", "context_length", "max_running_requests", "skip_tokenizer_init")
+_RESERVED = ("model_path", "context_length", "max_running_requests", "skip_tokenizer_init")
 _ALGORITHM = "speculative_algorithm"
 _NGRAM = "NGRAM"
 
@@ -54,12 +54,12 @@ class SglangEngineConfig(ServedConfig):
     """Settings of an SGLang engine in this process."""
 
     draft_tokens: int = 0
-    """Most tokens of one request in one pass, including the last sampled one; 0 decodes plainly."""
+    """Most tokens of one request in one pass, including the last sampled token; 0 decodes without drafts."""
     speculation: SglangSettings = field(default_factory=SglangSettings)
     """Settings of turntree's draft worker."""
 
     def __post_init__(self) -> None:
-        self._check({"draft_tokens": 0}, _OURS, "use the fields max_context and max_batch")
+        self._check({"draft_tokens": 0}, _RESERVED, "use the fields max_context and max_batch")
         if self.draft_tokens and _ALGORITHM in self.engine_args:
             raise ValueError(
                 f"SglangEngineConfig.engine_args selects {self.engine_args[_ALGORITHM]}, but draft_tokens="

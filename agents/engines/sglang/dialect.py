@@ -60,11 +60,13 @@ class SglangDialect:
     def reverify(self, request: TurnRequest) -> dict[str, Any]:
         # The draft becomes the end of the prompt, and SGLang samples one token after it.
         prompt, turn_draft = list(request.prompt_ids), list(request.draft)
-        given = replace(request, prompt_ids=[*prompt, *turn_draft], sampling=replace(request.sampling, max_tokens=1))
-        arguments = self.turn(given, 0)
+        with_draft = replace(
+            request, prompt_ids=[*prompt, *turn_draft], sampling=replace(request.sampling, max_tokens=1)
+        )
+        arguments = self.turn(with_draft, 0)
         entries = turn_entries(request, given=len(turn_draft), reverified=True)
         arguments["sampling_params"]["custom_params"] = {OURS: True, **entries}
-        # The hooks answer in place of two most probable tokens (`drawing.reverify`).
+        # The hooks write the draws in place of the two most probable tokens (`drawing.reverify`).
         return arguments | {"logprob_start_len": len(prompt) - 1, "top_logprobs_num": 2}
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> dict[str, Any]:
@@ -94,18 +96,18 @@ class SglangDialect:
     def _recorded(self, sampling: Sampling) -> int:
         if not sampling.top_logprobs or not answers.cuts(sampling):
             return sampling.top_logprobs
-        # One more than top_k shows that the recorded tokens cover all kept ones.
-        most = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
-        return most if self.vocabulary is None else min(most, self.vocabulary)
+        # Recording one token more than top_k shows that the recorded tokens cover all kept tokens.
+        count = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
+        return count if self.vocabulary is None else min(count, self.vocabulary)
 
 
 def reverifies_drafts(states: Sequence[Mapping[str, Any]]) -> bool:
-    # Read from the internal states of SGLang's schedulers; without turntree they lack the key.
+    # `states` are the internal states of SGLang's schedulers; without turntree, the key is missing.
     return next((bool(state.get(REVERIFIES, False)) for state in states), False)
 
 
 def wait_until(flushed: Callable[[], bool]) -> None:
-    """Call ``flushed`` until SGLang's cache is emptied, which fails while requests run or have just ended.
+    """Call ``flushed`` until it succeeds: SGLang empties its cache only if no request runs or just ended.
 
     Raises:
         TimeoutError: If running requests did not end.

@@ -1,7 +1,7 @@
-"""SGLang's engine in this process, behind turntree's engine protocol.
+"""SGLang's engine, started by this process, as an engine of turntree.
 
-SGLang runs its model in its own processes; its client runs here on a thread with an event loop, so that callers of
-any event loop can use one engine.
+SGLang runs its model in its own processes. SGLang's client runs here on a thread with its own event loop, so callers
+on any event loop can share one engine.
 
 Not available from SGLang:
 
@@ -113,7 +113,7 @@ class SglangEngine(ServedTurns):
         return live
 
     def figures(self) -> dict[str, Any]:
-        """Return the counters of turntree's draft worker; empty without one."""
+        """Return the counters of turntree's draft worker; empty without a draft worker."""
         state: dict[str, Any] = self._engine.get_server_info()["internal_states"][0]
         figures: dict[str, Any] = state.get("turntree") or {}
         return figures

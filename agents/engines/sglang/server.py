@@ -1,8 +1,8 @@
 """A client of a server started by ``sglang serve``, with token ids in and out.
 
-With turntree installed beside SGLang, the server samples seeded requests as the engine in this process does; with
-``--speculative-algorithm TURNTREE`` it drafts. (``python -m sglang.launch_server`` of 0.5.12 parses its arguments
-before it loads plugins: there, use the name ``NGRAM`` with ``TURNTREE_SGLANG='{"replace_ngram": true}'``.) Without
+If turntree is installed in SGLang's environment, the server samples seeded requests as ``SglangEngine`` does. With
+``--speculative-algorithm TURNTREE``, the server also drafts. ``python -m sglang.launch_server`` of 0.5.12 parses its
+arguments before it loads plugins: use ``NGRAM`` there, with ``TURNTREE_SGLANG='{"replace_ngram": true}'``. Without
 turntree, the server ignores seeds, and a turn may also end at the model's own end tokens.
 
 No text is sent or received. The limits of SGLang are listed in ``engine``; weights can only be updated from a
@@ -28,7 +28,7 @@ class SglangServer(ServedTurns):
 
     ``max_context=None`` leaves the limit of prompt and response together to the server. ``vocabulary`` is needed to
     score with transforms other than temperature 1. With ``speculates``, parameters that drafts do not support are
-    refused. ``seconds`` limits a turn. Raises ``MissingExtra`` if httpx is not installed.
+    refused. ``seconds`` is the time limit of a turn. Raises ``MissingExtra`` if httpx is not installed.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ ALGORITHM = "TURNTREE"  #: name of turntree's algorithm: ``speculative_algorithm
 class SglangSettings(DraftSettings):
     """Settings of turntree's draft worker in SGLang."""
 
-    # The widest is always `speculative_num_draft_tokens`. Empty: 1, 2, 4, ... below it on the CPU, and 1 on an
-    # accelerator, where each width has its own attention and graphs.
+    # The largest size is always `speculative_num_draft_tokens`. If empty, the smaller sizes are 1, 2, 4, ... on the
+    # CPU, and 1 on an accelerator, where each size needs its own attention and graphs.
     widths: tuple[int, ...] = ()
     """Ascending tree sizes to choose among, in tokens of a request per pass (1 is plain decoding)."""
     max_depth: int = 32
@@ -50,8 +50,8 @@ class SglangSettings(DraftSettings):
         >>> SglangSettings(widths=(4, 32)).widths_within(8)
         (4, 8)
         """
-        own = [1 << i for i in range(widest.bit_length())] if device == "cpu" else [1]
-        return (*(width for width in self.widths or own if width < widest), widest)
+        default_widths = [1 << i for i in range(widest.bit_length())] if device == "cpu" else [1]
+        return (*(width for width in self.widths or default_widths if width < widest), widest)
 
     def most_width(self, rows: int, widths: Sequence[int], device: str) -> int:
         """Return the widest of ``widths`` that a pass of ``rows`` requests may have, at least the first.

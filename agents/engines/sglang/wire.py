@@ -1,6 +1,6 @@
 """Entries sent with a request into SGLang's processes (``sampling_params["custom_params"]``), and returned.
 
-The entries are those of ``request_wire`` and a mark. Nothing here imports SGLang: client and server both use it.
+The entries are a mark and the entries of ``request_wire``. Nothing here imports SGLang: client and server both use it.
 """
 
 from __future__ import annotations

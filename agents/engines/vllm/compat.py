@@ -19,8 +19,8 @@ from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 #: Versions with which every patch of turntree was tested. Other versions use vLLM's own verification and refuse
 #: requests with a seed (``drawing.model_runner``); ``VllmEngine`` does not start with them.
 CHECKED = ("0.24", "0.28")
-#: The suffix that vLLM appends to a caller's request id; an offline ``LLM`` appends none.
-_ADDED = re.compile(r"-[0-9a-f]{8}$")
+#: The suffix that vLLM appends to a caller's request id; an offline ``LLM`` appends no suffix.
+_REQUEST_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 
 
 def worker_wrapper() -> Any:
@@ -58,8 +58,8 @@ def stop_tokens(parameters: Any) -> frozenset[int]:
 
 
 def draft_near_the_end(runner: Any, longest: int) -> None:
-    # vLLM would stop drafting for the whole batch once one request comes within a draft of the longest context,
-    # and verify token 0 instead. turntree's drafter keeps each draft within the context by itself.
+    # When one request is within one draft of the context limit, vLLM would stop drafting for the whole batch and
+    # verify token 0 instead. turntree's drafter already keeps each draft within the context.
     if hasattr(runner, "effective_drafter_max_model_len"):
         runner.effective_drafter_max_model_len = runner.max_model_len + longest + 1
 
@@ -71,11 +71,11 @@ def call_before_drafts_are_taken(runner: Any, ready: Callable[[], None]) -> None
     """
     take = runner.take_draft_token_ids
 
-    def taken() -> Any:
+    def take_when_ready() -> Any:
         ready()
         return take()
 
-    runner.take_draft_token_ids = taken
+    runner.take_draft_token_ids = take_when_ready
 
 
 def end_tokens(model_config: Any) -> frozenset[int]:
@@ -100,4 +100,4 @@ def callers_id(request_id: str) -> str:
     >>> callers_id("turn-7-0a1b2c3d")
     'turn-7'
     """
-    return _ADDED.sub("", request_id)
+    return _REQUEST_SUFFIX.sub("", request_id)

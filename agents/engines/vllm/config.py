@@ -11,39 +11,42 @@ from turntree.agents.engines.vllm.graphs import graph_sizes
 from turntree.agents.engines.vllm.settings import SECTION, DrafterSettings, drafts_by_turntree
 
 SCHEDULER = "turntree.agents.engines.vllm.overlap.scheduler.DraftScheduler"
-_BATCHED = 8192  #: Default of the most tokens of a step: the draft positions of all requests, and prompts beside them.
+_STEP_TOKENS = 8192  #: Default limit of tokens per step: draft positions and prompt tokens of all requests.
 
 
 def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> dict[str, Any]:
-    """Return vLLM's arguments completed for turntree's drafter on an accelerator; given ones win.
+    """Add the defaults of turntree's drafter on an accelerator to vLLM's arguments.
 
-    Other drafters' arguments are unchanged. ``rows`` is the most requests of a step, ``ranks`` the processes that share
-    the model.
+    Arguments that the caller set are kept, and arguments for other drafters are returned unchanged. ``rows`` is the
+    most requests per step, ``ranks`` the number of processes that share the model.
     """
     speculative = arguments.get("speculative_config")
     if speculative is None or not drafts_by_turntree(speculative):
         return dict(arguments)
-    given = dict(arguments)
+    completed = dict(arguments)
     longest = int(speculative["num_speculative_tokens"])
-    given.setdefault("compilation_config", graph_sizes(rows, longest))
-    given.setdefault("max_num_batched_tokens", _BATCHED)
+    completed.setdefault("compilation_config", graph_sizes(rows, longest))
+    completed.setdefault("max_num_batched_tokens", _STEP_TOKENS)
     if (
-        ranks == 1  # with several, each rank would need the same drafts at the same time
+        ranks == 1  # several ranks would need the same drafts at the same time
         and compat.is_checked()  # the interface of ngram_gpu differs in other versions
-        and given.get("async_scheduling") is not False
-        and "scheduler_cls" not in given
+        and completed.get("async_scheduling") is not False
+        and "scheduler_cls" not in completed
     ):
-        settings = DrafterSettings.from_additional_config(given.get("additional_config"))
-        given["additional_config"] = {**(given.get("additional_config") or {}), **settings.to_additional_config()}
-        given["scheduler_cls"] = SCHEDULER
-        # vLLM refuses custom drafters under asynchronous scheduling; `ngram_interface` replaces this one.
-        given["speculative_config"] = {
+        settings = DrafterSettings.from_additional_config(completed.get("additional_config"))
+        completed["additional_config"] = {
+            **(completed.get("additional_config") or {}),
+            **settings.to_additional_config(),
+        }
+        completed["scheduler_cls"] = SCHEDULER
+        # vLLM refuses custom drafters under asynchronous scheduling; `ngram_interface` replaces ngram_gpu.
+        completed["speculative_config"] = {
             "method": "ngram_gpu",
             "num_speculative_tokens": longest,
             "prompt_lookup_min": 1,
             "prompt_lookup_max": 1,
         }
-    return given
+    return completed
 
 
 def is_ours(vllm_config: Any) -> bool:
@@ -58,7 +61,7 @@ def is_ours(vllm_config: Any) -> bool:
 
 
 #: vLLM's arguments that engine_args may not set
-_OURS = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")
+_RESERVED = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")
 WORKER_EXTENSION = "turntree.agents.engines.vllm.worker.WorkerExtension"
 
 
@@ -67,7 +70,7 @@ class VllmEngineConfig(ServedConfig):
     """Settings of a vLLM engine in this process."""
 
     speculative_config: Mapping[str, Any] | None = None
-    """vLLM's ``speculative_config``; ``None`` decodes plainly."""
+    """vLLM's ``speculative_config``; ``None`` decodes without drafts."""
     enforce_eager: bool | None = None
     """Do not compile the model; ``None`` compiles on an accelerator."""
     kv_cache_bytes: int | None = None
@@ -76,7 +79,7 @@ class VllmEngineConfig(ServedConfig):
     """Time limit for starting the engine, in seconds."""
 
     def __post_init__(self) -> None:
-        self._check({}, _OURS, "speculation is the field speculative_config")
+        self._check({}, _RESERVED, "speculation is the field speculative_config")
 
     def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:
         """Return the arguments of ``AsyncEngineArgs``."""
@@ -90,7 +93,7 @@ class VllmEngineConfig(ServedConfig):
             "enable_prefix_caching": True,
             "disable_log_stats": True,
             **self.engine_args,
-            # After engine_args: turntree's conversion of answers depends on these.
+            # These override engine_args: turntree needs them to convert vLLM's outputs.
             "logprobs_mode": "processed_logprobs",
             "max_logprobs": -1,
             "worker_extension_cls": WORKER_EXTENSION,

@@ -38,7 +38,7 @@ def expand_batch_to_tokens(
 ) -> Any:
     """Return each request's value in ``x`` at each of its positions, shape (num_tokens,).
 
-    Replaces vLLM's function of that name. ``cu_num_tokens`` are the positions up to the end of each request.
+    Replaces vLLM's function of that name. ``cu_num_tokens`` counts the positions up to the end of each request.
     """
     ends = cu_num_tokens.long()
     counts = ends.diff(prepend=ends.new_zeros(1))
@@ -52,7 +52,7 @@ def expands_rightly(expand: Any = None) -> bool:
 
     expand = expand or importlib.import_module(_MODULE).expand_batch_to_tokens
     ends = torch.tensor([2, 2, 5], dtype=torch.int32)
-    for values in ([0.75, 0.5, 3.0], [1.25, 0.0, 0.375]):  # uninitialised memory is not right by chance twice
+    for values in ([0.75, 0.5, 3.0], [1.25, 0.0, 0.375]):  # uninitialised memory cannot be right twice
         for dtype in (torch.float32, torch.int32):
             x = torch.tensor(values).mul(8).to(dtype)
             expected = torch.stack([x[0], x[0], x[2], x[2], x[2]])
@@ -99,7 +99,7 @@ def repair_reload(runner: Any) -> None:
 
 
 def repack_heads(model: Any) -> None:
-    # Pack again what `process_weights_after_loading` packed when the dummy weights were loaded.
+    # Repack the output layer: `process_weights_after_loading` packed the dummy weights.
     head: Any = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding").ParallelLMHead
     for module in model.modules():
         if isinstance(module, head) and hasattr(module, "cpu_linear"):

@@ -1,7 +1,7 @@
 """Conversion of turns to vLLM's requests, and of vLLM's outputs to completions.
 
-vLLM must run with ``logprobs_mode=processed_logprobs``, so that the log-probabilities of sampled tokens are those
-after all transforms, and with ``max_logprobs=-1``.
+vLLM must run with ``logprobs_mode=processed_logprobs``, which reports log-probabilities after all transforms, and
+with ``max_logprobs=-1``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from turntree.agents.engines.request_wire import turn_entries
 from turntree.agents.engines.served.dialect import UnsupportedSampling, sampling_fields
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
-_COLDEST = 0.01  #: vLLM raises lower temperatures to this one
-_FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+_MIN_TEMPERATURE = 0.01  #: vLLM raises lower temperatures to this value
+_FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,9 @@ class VllmRequest:
     prompt: list[int]  #: token ids, shape (prompt,)
     fields: dict[str, Any]  #: fields of vLLM's ``SamplingParams``
     priority: int = 0  #: vLLM schedules higher numbers later
-    known: int | None = None  #: prompt tokens for which no log-probability is requested; ``None`` for all of them
+    known: int | None = (
+        None  #: first prompt tokens without requested log-probabilities; ``None``: no prompt token has any
+    )
 
 
 class VllmDialect:
@@ -48,16 +50,16 @@ class VllmDialect:
         return VllmRequest(prompt=list(request.prompt_ids), fields=fields, priority=self._priority(request))
 
     def reverify(self, request: TurnRequest) -> Any:
-        *given, _ = request.draft  # at the last token's position, the request samples
+        *given, _ = request.draft  # vLLM samples the last token
         fields = parameters(replace(request.sampling, max_tokens=1), speculates=self.speculates)
         fields["extra_args"] = turn_entries(request, given=len(given), reverified=True)
         known = len(request.prompt_ids)
         # prompt_logprobs=0 makes vLLM call the patched method of `reverified_prompts`.
-        asked = _reading([*request.prompt_ids, *given], fields | {"prompt_logprobs": 0}, known)
+        asked = _scoring_request([*request.prompt_ids, *given], fields | {"prompt_logprobs": 0}, known)
         return replace(asked, priority=self._priority(request))
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> Any:
-        return _reading(list(whole), scoring_parameters(top), known)
+        return _scoring_request(list(whole), scoring_parameters(top), known)
 
     def again(self, asked: VllmRequest, answer: Any) -> VllmRequest | None:
         # vLLM computes no log-probabilities for cached tokens, and reports only afterwards how many were cached.
@@ -76,7 +78,7 @@ class VllmDialect:
         return replace(turn, cached_tokens=answer.num_cached_tokens or 0)
 
     def drawn(self, answer: Any, request: TurnRequest) -> Completion:
-        if not _read(answer):
+        if not _was_scored(answer):
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
         given, reverified, sampled = len(request.draft) - 1, answer.prompt_logprobs, answer.outputs[0]
         logprobs = (*reverified.logprobs[-given:], sampled.logprobs.logprobs[0])
@@ -89,7 +91,7 @@ class VllmDialect:
         )
 
     def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
-        if not _read(answer):
+        if not _was_scored(answer):
             return None
         flat = answer.prompt_logprobs
         given = TokenLogprobs.from_flat(flat, top, slice(len(flat.start_indices) - len(tokens), None))
@@ -100,12 +102,12 @@ class VllmDialect:
         return self.precomputed if request.precomputed_for else 0
 
 
-def _reading(prompt: list[int], fields: dict[str, Any], known: int) -> VllmRequest:
-    # Keys and values of the first `known` tokens may come from the cache: no log-probability is requested there.
+def _scoring_request(prompt: list[int], fields: dict[str, Any], known: int) -> VllmRequest:
+    # Keys and values of the first `known` tokens may come from the cache: no log-probability is requested for them.
     return VllmRequest(prompt=prompt, fields={**fields, "skip_reading_prefix_cache": False}, known=known)
 
 
-def _read(answer: Any) -> bool:
+def _was_scored(answer: Any) -> bool:
     # An aborted pass over a prompt has no sampled token.
     return bool(
         answer is not None and answer.prompt_logprobs is not None and answer.outputs and answer.outputs[0].token_ids
@@ -119,11 +121,12 @@ def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
     tokens.
 
     Raises:
-        UnsupportedSampling: If vLLM would silently draw from another distribution, or refuse later.
+        UnsupportedSampling: If vLLM would silently draw from another distribution, or refuse the request later.
     """
-    if 0 < sampling.temperature < _COLDEST:
+    if 0 < sampling.temperature < _MIN_TEMPERATURE:
         raise UnsupportedSampling(
-            f"vLLM raises temperatures below {_COLDEST} to {_COLDEST}, got {sampling.temperature}; use 0 for greedy"
+            f"vLLM raises temperatures below {_MIN_TEMPERATURE} to {_MIN_TEMPERATURE}, got "
+            f"{sampling.temperature}; use 0 for greedy"
         )
     if speculates and sampling.min_p > 0:
         raise UnsupportedSampling(
@@ -157,14 +160,14 @@ def completion(
     top = None
     if sampling.top_logprobs:
         best = readings.logprobs.astype(np.float32)
-        if greedy:  # the sampler's distribution has one token; vLLM reports the model's
+        if greedy:  # the sampler's distribution has one token; vLLM reports the model's distribution
             best[:, 0], best[:, 1:] = 0.0, -np.inf
         top = TopLogprobs(ids=readings.ids, logprobs=best)
     return Completion(
         token_ids=tuple(token_ids),
         logprobs=logprobs,
         behaviour_logprobs=(0.0,) * len(logprobs) if greedy else logprobs,
-        finish_reason=_FINISHED.get(finish_reason or "abort", FinishReason.ABORT),
+        finish_reason=_FINISH_REASONS.get(finish_reason or "abort", FinishReason.ABORT),
         top=top,
     )
 

@@ -4,8 +4,8 @@ vLLM creates one drafter in each worker process (``speculative_config`` with ``m
 ``propose`` once per step, after sampling. turntree's vLLM plugin passes the model runner, which holds the requests.
 A turn is keyed by its dialogue state (``request_wire``), or else by the tokens of its prompt.
 
-Drafting runs on its own thread: meanwhile vLLM passes the sampled tokens to its scheduler and its callers, and it
-waits for the drafts when it takes them (``settle``).
+Drafting runs on its own thread while vLLM passes the sampled tokens to its scheduler and its callers. vLLM waits only
+when it takes the drafts (``settle``).
 
 Drafts change how many passes a turn takes, never its tokens. The draft store belongs to the drafter: the store
 survives ``reset_prefix_cache``, sleep and weight updates.
@@ -37,13 +37,13 @@ from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
-_REMEMBERED = 1 << 16  #: Finished requests whose counters are kept until the caller reads them.
+_MAX_FINISHED = 1 << 16  #: Finished requests whose counters are kept until the caller reads them.
 
 
 class _Served(NamedTuple):
     request: Any  #: vLLM's object; a different object under the same id is a different request
-    slot: int  #: slot of its turn in ``Chains``
-    by_text: bool  #: whether a stop string may end it, which only vLLM's front end checks
+    slot: int  #: slot of the turn in ``Chains``
+    by_text: bool  #: whether a stop string may end the turn; only vLLM's front end checks stop strings
 
 
 class ForestDrafter(ServedDrafter):
@@ -62,25 +62,25 @@ class ForestDrafter(ServedDrafter):
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
         super().__init__(SpecForest(config.of_policy(*compat.known_tokens(vllm_config.model_config))), self._deepest)
         self.settings = settings
-        self._longest: int = vllm_config.model_config.max_model_len
-        self._most: int = vllm_config.scheduler_config.max_num_batched_tokens
+        self._max_context: int = vllm_config.model_config.max_model_len
+        self._max_step_tokens: int = vllm_config.scheduler_config.max_num_batched_tokens
         self._chain_budget: ChainBudget  #: created in ``bind``, for the runner's device
         self._rows: dict[str, _Served] = {}
         self._requests: list[Any] = []  #: vLLM's objects of the last step's batch
-        self._known = 0  #: number of requests that vLLM had in that step
+        self._request_count = 0  #: number of vLLM's requests in the last step
         self._slots = np.zeros(0, np.int32)  #: slot of each request's turn, -1 for none
         self._all_known = False  #: whether each request of the batch has a slot
         self._drafts = np.zeros((0, self._deepest), np.int32)
         self._lengths = np.zeros(0, np.int32)
         self._drawn: dict[str, list[int]] = {}  #: tokens drawn at a draft's positions, by request, until its pass ends
         self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
-        self._reading = 0  #: prompt tokens of the requests that joined in the last step
+        self._prompt_tokens = 0  #: prompt tokens of the requests that joined in the last step
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turntree-drafts")
         self._drafting: Future[None] | None = None
         self._runner: Any = None
-        #: Ascending draft lengths; if any, all drafts of a step have one of them (``graphs``).
+        #: Ascending draft lengths. If not empty, all drafts of a step get one length from this list (``graphs``).
         self.lengths: Sequence[int] = ()
-        #: Whether this worker's drafts are verified: one of several ranks drafts, the others do nothing.
+        #: Whether vLLM verifies this worker's drafts. Of several ranks, only one drafts.
         self.leads = True
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
@@ -96,7 +96,7 @@ class ForestDrafter(ServedDrafter):
                 "first, or run without speculative_config"
             )
         compat.draft_near_the_end(runner, self._deepest)
-        self._chain_budget = ChainBudget(self.settings, self._deepest, self._most, device=runner.device.type)
+        self._chain_budget = ChainBudget(self.settings, self._deepest, self._max_step_tokens, device=runner.device.type)
         compat.call_before_drafts_are_taken(runner, self.settle)
         self._runner = runner
         self.leads = leads
@@ -133,7 +133,7 @@ class ForestDrafter(ServedDrafter):
         self.settle()
         with self._session.timed() as began:
             self.counts.steps += 1
-            self._follow(self._runner.input_batch.req_ids, self._runner.requests)
+            self._update_batch(self._runner.input_batch.req_ids, self._runner.requests)
             self._session.mark_step(began, went_on=bool(self._rows))
             # A request that is still inside its prompt sampled nothing: end 0 makes `read` skip it.
             ends = num_tokens_no_spec[: len(sampled_token_ids)]
@@ -143,7 +143,7 @@ class ForestDrafter(ServedDrafter):
             step = self._chains.read(self._slots, token_ids_cpu, ends)
             proposed: list[list[int]] = [[] for _ in sampled_token_ids]
         if not opened and self._chain_budget.rests(step.rows):
-            self._work(began, step, proposed)  # so little work that a thread switch would cost more
+            self._work(began, step, proposed)  # a thread switch would cost more than this work
         else:
             self._drafting = self._thread.submit(self._work, began, step, proposed)
         return proposed
@@ -165,7 +165,7 @@ class ForestDrafter(ServedDrafter):
     def _work(self, began: float, step: StepResult, proposed: list[list[int]]) -> None:
         with self._session.timed(waits=False):
             whole = step.rows == len(proposed)  # no request stopped in the middle of a prompt
-            self._chain_budget.learn(step, began, read=self._reading if whole else None)
+            self._chain_budget.learn(step, began, read=self._prompt_tokens if whole else None)
             allowed, most = None, self._chain_budget.most(step.live)
             if self.settings.enabled and step.live:
                 allowed = self._chain_budget.allow(step.live, turn_drafted=min(step.turn_drafted, most))
@@ -175,7 +175,7 @@ class ForestDrafter(ServedDrafter):
             drafts, lengths = self._drafts[: len(proposed)], self._lengths[: len(proposed)]
             self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most)
             if self.lengths:
-                lengths[:] = self._alike(drafts, lengths, self.lengths)
+                lengths[:] = self._cut_to_common_length(drafts, lengths, self.lengths)
                 lengths[self._slots < 0] = 0
             # vLLM already holds `proposed`: change it in place.
             if lengths.any():
@@ -186,8 +186,10 @@ class ForestDrafter(ServedDrafter):
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
 
-    def _alike(self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
-        # Longer drafts are cut to the common length, shorter ones are filled with token 0.
+    def _cut_to_common_length(
+        self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]
+    ) -> int:
+        # Longer drafts are cut to the common length, and shorter drafts are filled with token 0.
         length = common_length(lengths, choices, self._chain_budget.most(len(lengths)))
         self._chains.cut(self._slots, length)
         np.maximum(drafts, 0, out=drafts)  # padding is verified too, and -1 is not a token id
@@ -223,20 +225,20 @@ class ForestDrafter(ServedDrafter):
         held = {f"held_{name}": float(getattr(forest, name)) for name in names}
         return self.counts.to_dict() | held | self.forest.imported_counters()
 
-    def _follow(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
-        # Compare objects, not ids: a caller may use an id again for another request.
+    def _update_batch(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
+        # Compare objects, not ids: a caller may reuse an id for another request.
         batch = list(map(requests.get, ids))
-        same = len(batch) == len(self._requests) and self._known == len(requests)
-        if same and all(map(is_, batch, self._requests)):
+        unchanged = len(batch) == len(self._requests) and self._request_count == len(requests)
+        if unchanged and all(map(is_, batch, self._requests)):
             return
-        self._sweep(requests)
-        self._requests, self._known = batch, len(requests)
+        self._drop_finished(requests)
+        self._requests, self._request_count = batch, len(requests)
         slots = (row.slot if (row := self._rows.get(id_)) else -1 for id_ in ids)
         self._slots = np.fromiter(slots, np.int32, len(ids))
         self._all_known = False
 
     def _open(self, ids: Sequence[str], samples: NDArray[np.bool_], sampled: Any) -> bool:
-        self._reading = 0
+        self._prompt_tokens = 0
         opened = False
         if self._all_known:
             return False
@@ -246,17 +248,17 @@ class ForestDrafter(ServedDrafter):
                 continue
             if is_reverified(request.sampling_params.extra_args):
                 # A re-verified turn ends within its pass over the prompt; it is never drafted for.
-                self._learn(request, [*self._drawn.pop(id_, ()), *sampled[index]])
+                self._insert_reverified(request, [*self._drawn.pop(id_, ()), *sampled[index]])
                 continue
             (slot,) = self._chains.begin([self._turn(request)])
             self._rows[id_] = _Served(request, slot, bool(request.sampling_params.stop))
             self._slots[index] = slot
-            self._reading += len(request.prompt_token_ids) - request.num_computed_tokens
+            self._prompt_tokens += len(request.prompt_token_ids) - request.num_computed_tokens
             opened = True
         self._all_known = bool((self._slots >= 0).all())
         return opened
 
-    def _learn(self, request: Any, drawn: list[int]) -> None:
+    def _insert_reverified(self, request: Any, drawn: list[int]) -> None:
         entries, tokens = request.sampling_params.extra_args, request.prompt_token_ids
         turn = reverified_turn(entries, tokens, drawn, compat.stop_tokens(request.sampling_params))
         if turn:
@@ -264,16 +266,16 @@ class ForestDrafter(ServedDrafter):
 
     def _turn(self, request: Any) -> ChainTurn:
         parameters, tokens = request.sampling_params, request.prompt_token_ids
-        given, left = given_of(parameters.extra_args), self._longest - len(tokens)
+        given, available = given_of(parameters.extra_args), self._max_context - len(tokens)
         return self._asked(
             parameters.extra_args,
             tokens,
-            left if parameters.max_tokens is None else min(left, parameters.max_tokens),
+            available if parameters.max_tokens is None else min(available, parameters.max_tokens),
             least=given + (parameters.min_tokens or 0),
             stops=compat.stop_tokens(parameters),
         )
 
-    def _sweep(self, requests: Mapping[str, Any]) -> None:
+    def _drop_finished(self, requests: Mapping[str, Any]) -> None:
         # vLLM has dropped these requests. `Chains` discards a turn that is not complete: it was aborted.
         gone = [id_ for id_, row in self._rows.items() if requests.get(id_) is not row.request]
         for id_ in gone:
@@ -282,5 +284,5 @@ class ForestDrafter(ServedDrafter):
             self._chains.end([row.slot], keep=row.by_text)
             self.counts.drafted += counters.offered
             self.counts.accepted += counters.accepted
-        while len(self._finished) > _REMEMBERED:
+        while len(self._finished) > _MAX_FINISHED:
             self._finished.popitem(last=False)

@@ -1,12 +1,12 @@
-"""vLLM's asynchronous engine in this process, behind turntree's engine protocol.
+"""vLLM's asynchronous engine, started by this process, as an engine of turntree.
 
-vLLM runs its model in its own process; its client runs here on a thread with an event loop, so that callers of any
-event loop can use one engine, and synchronous methods block no other caller.
+vLLM runs its model in its own process. vLLM's client runs here on a thread with its own event loop. Callers on any
+event loop can therefore share one engine, and a synchronous method blocks no other caller.
 
 Not available from vLLM:
 
-- With ``top_p`` or ``top_k``, ``Completion.logprobs`` are the log-probabilities after both, equal to
-  ``behaviour_logprobs``, and not the policy's. ``score`` returns both.
+- The policy's log-probabilities with ``top_p`` or ``top_k``: ``Completion.logprobs`` then equals
+  ``behaviour_logprobs``, after truncation. ``score`` returns both.
 - Which tokens were drafted and accepted (``Completion.accepted``), and the sums of the exactness monitors.
 """
 
@@ -78,7 +78,7 @@ class VllmEngine(ServedTurns):
         self._updated(version)
 
     def figures(self) -> dict[str, float]:
-        """Return the counters of turntree's drafter; empty without one."""
+        """Return the counters of turntree's drafter; empty without a drafter."""
         return summed(self._thread.call(ask_workers(self._llm, "turntree_drafter_stats")))
 
     @property

@@ -2,13 +2,13 @@
 
 With a drafter, vLLM 0.24 captures whole graphs only for steps in which every request has a draft of the greatest
 length, up to 512 tokens. All other steps, with and without drafts, run piecewise. vLLM's mode for any batch
-(``FULL``) does without the attention kernels for few queries per request. With this module, steps without drafts use
-the graphs that vLLM has without a drafter, and steps with drafts use additional graphs:
+(``FULL``) cannot use the faster attention kernels for few queries per request. With this module, steps without drafts
+use the graphs that vLLM captures without a drafter, and steps with drafts use additional graphs:
 
 - *by tokens*, for up to 1 + ``longest`` tokens per request, if the attention kernels take requests of unequal lengths
   from a graph: FlashAttention, and every backend that supports any batch in ``FULL`` (Triton);
 - *by length*, for one draft length and a number of requests, if the kernels take only drafts of equal length
-  (FlashInfer on Blackwell). The drafter then gives all drafts of a step the same length out of a few.
+  (FlashInfer on Blackwell). The drafter then gives all drafts of a step one common length.
 
 Steps that process prompts run piecewise, as without a drafter.
 
@@ -29,20 +29,20 @@ from typing import Any
 from turntree.agents.engines.drafting.step_bound import VERIFIED, draft_length
 from turntree.agents.engines.vllm import compat
 
-#: Graph sizes are 8 tokens apart up to _FINE, 16 apart up to _IN_PIECES, and 64 apart beyond.
-#: Piecewise graphs exist up to _IN_PIECES tokens.
-_FINE, _IN_PIECES = 256, 512
+#: Graph sizes are 8 tokens apart up to _DENSE, 16 apart up to _PIECEWISE, and 64 apart beyond.
+#: Piecewise graphs exist up to _PIECEWISE tokens.
+_DENSE, _PIECEWISE = 256, 512
 
 
 def graph_sizes(rows: int, longest: int) -> dict[str, Any]:
-    """Return vLLM's ``compilation_config`` with graphs up to the most tokens of a step with drafts.
+    """Return vLLM's ``compilation_config`` with graph sizes up to the largest step with drafts.
 
     >>> sizes = graph_sizes(256, 8)["cudagraph_capture_sizes"]
     >>> len(sizes), sizes[:5], sizes[-2:]
     (79, [1, 2, 4, 8, 16], [2240, 2304])
     """
     most = _most_tokens(rows, longest)
-    sizes = {1, 2, 4, *range(8, _FINE, 8), *range(_FINE, _IN_PIECES, 16), *range(_IN_PIECES, most, 64), most}
+    sizes = {1, 2, 4, *range(8, _DENSE, 8), *range(_DENSE, _PIECEWISE, 16), *range(_PIECEWISE, most, 64), most}
     return {"cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": sorted(n for n in sizes if n <= most)}
 
 
@@ -61,7 +61,7 @@ def install(runner: Any) -> None:
 
 
 def draft_lengths(longest: int) -> list[int]:
-    """Return the draft lengths that have graphs where all drafts of a step must have equal length.
+    """Return the draft lengths with graphs, for kernels that need drafts of equal length.
 
     >>> draft_lengths(8), draft_lengths(12)
     ([2, 4, 8], [2, 4, 8, 12])
@@ -70,7 +70,7 @@ def draft_lengths(longest: int) -> list[int]:
 
 
 def _batches(rows: int, length: int, longest: int, tokens: int) -> list[int]:
-    # Requests of each graph for drafts of one length: none has more than `tokens` tokens.
+    # Numbers of requests for which graphs of one draft length are captured, each of at most `tokens` tokens.
     most = min(rows, tokens // (1 + length))
     counts = sorted({1, 2, 4, *range(8, 64, 8), *range(64, most, 32), most})
     return [n for n in counts if n <= most and length <= draft_length(n, longest)]
@@ -113,21 +113,22 @@ class DraftGraphs:
     ) -> None:
         self._upstream["_check_and_update_cudagraph_mode"](attention_backends, kv_cache_groups, *args, **kwargs)
         keys, mode = self._dispatcher.cudagraph_keys, self._dispatcher.cudagraph_mode
-        # Only FULL_AND_PIECEWISE and FULL_DECODE_ONLY have whole graphs apart from those for prompts.
+        # Only FULL_AND_PIECEWISE and FULL_DECODE_ONLY capture decode steps separately from prompts.
         if not mode.separate_routine() or mode.decode_mode() != self._full:
             return
         # A model may mix attention kinds: a graph holds all layers, so the weakest backend decides.
-        takes = {
-            self._takes(backend, group.kv_cache_spec)
+        support_levels = {
+            self._graph_support(backend, group.kv_cache_spec)
             for backends, group in zip(attention_backends, kv_cache_groups, strict=True)
             for backend in backends
         }
-        if takes == {"ALWAYS"}:
+        if support_levels == {"ALWAYS"}:
             self._add_by_tokens()
-            # Larger steps without prompts have whole graphs now; piecewise ones would only cost memory and start time.
+            # Larger steps without prompts have whole graphs now; piecewise graphs would only cost memory and start
+            # time.
             for pieces in (keys[kind] for kind in keys if kind != self._full):
-                pieces.intersection_update([key for key in pieces if key.num_tokens <= _IN_PIECES])
-        elif takes <= {"ALWAYS", "UNIFORM_BATCH"} and self._runs_alone():
+                pieces.intersection_update([key for key in pieces if key.num_tokens <= _PIECEWISE])
+        elif support_levels <= {"ALWAYS", "UNIFORM_BATCH"} and self._runs_alone():
             scheduler = self._vllm_config.scheduler_config
             rows, batched = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
             tokens = min(_most_tokens(rows, self._longest), VERIFIED, batched)
@@ -135,7 +136,7 @@ class DraftGraphs:
             if tokens <= self._dispatcher.compilation_config.max_cudagraph_capture_size:
                 self._add_by_length(rows, tokens)
 
-    def _takes(self, backend: Any, spec: Any) -> str:
+    def _graph_support(self, backend: Any, spec: Any) -> str:
         # FlashAttention takes requests of unequal lengths from a graph, whatever its builder reports.
         if backend.get_name() == "FLASH_ATTN":
             return "ALWAYS"
@@ -172,7 +173,7 @@ class DraftGraphs:
         self._runner.drafter.lengths = lengths
 
     def determine(self, *args: Any, max_num_scheduled_tokens: int, **kwargs: Any) -> Any:
-        # `dispatch` is called below with the step's token count alone; remember the longest request for it.
+        # vLLM calls `dispatch` with the step's token count alone, so remember the longest request here.
         self._most_queries = max_num_scheduled_tokens
         determine = self._upstream["_determine_batch_execution_and_padding"]
         with self._queries(max_num_scheduled_tokens if max_num_scheduled_tokens in self._by_length else 1):
@@ -193,11 +194,11 @@ class DraftGraphs:
                 for key in self._by_length.get(self._most_queries, ()):
                     if key.num_tokens >= num_tokens:
                         return self._full, key
-            uniform_decode = False  # no such graph; vLLM's own uniform graphs are for one token per request
+            uniform_decode = False  # no graph of this length; vLLM's uniform graphs are for one token per request
         if self._by_tokens and self._captured is not None:
-            # A size may have a whole and a piecewise graph: capture the one that vLLM asked for.
+            # A size may have a whole and a piecewise graph: capture the kind that vLLM asked for.
             valid_modes = valid_modes or {self._captured}
-        # More tokens than a draft and the token before it: the step processes a prompt, so it runs piecewise.
+        # A request with more than 1 + longest draft tokens processes a prompt, so the step runs piecewise.
         elif self._by_tokens and self._most_queries > 1 + self._longest:
             invalid_modes = {self._full, *(invalid_modes or ())}
         modes = {"valid_modes": valid_modes, "invalid_modes": invalid_modes}
@@ -211,7 +212,7 @@ class DraftGraphs:
             self._captured = None
 
     def warmup_and_capture(self, desc: Any, *args: Any, **kwargs: Any) -> Any:
-        # A uniform graph is captured with that many tokens of each request.
+        # Capture a uniform graph with its own number of tokens per request.
         with self._queries(desc.num_tokens // desc.num_reqs if desc.uniform else 1):
             return self._upstream["_warmup_and_capture"](desc, *args, **kwargs)
 

@@ -1,8 +1,8 @@
 """turntree's vLLM plugin, which vLLM loads in each of its processes by entry point.
 
 The plugin ends engines with their server (``orphans``), refuses seeds that would be ignored
-(``drawing.model_runner``), and patches ``WorkerWrapperBase.init_device``: after it has created the model runner, the
-CPU build is repaired and turntree's drafter, if configured, receives the runner.
+(``drawing.model_runner``), and patches ``WorkerWrapperBase.init_device``. After that method has created the model
+runner, the patch repairs the CPU build and passes the runner to turntree's drafter, if one is configured.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def prepare(runner: Any) -> None:
         cpu_repair.repair_reload(runner)
     if not compat.is_checked():
         logger.warning(model_runner.unchecked())
-    elif hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
+    elif hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # not in vLLM's second model runner
         seeded_draws.install(runner)
         reverified_prompts.install(runner)
         graphs.install(runner)

@@ -1,6 +1,7 @@
 """A client of a server started by ``vllm serve``, with token ids in and out.
 
-The server needs turntree installed beside vLLM, whose plugin samples seeded requests and drafts, and these options:
+Install turntree in the server's environment, so that its vLLM plugin samples seeded requests and drafts. Start the
+server with these options:
 
     vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1 \\
         --enable-prompt-tokens-details [--speculative-config JSON]
@@ -25,16 +26,17 @@ from turntree.agents.engines.token_logprobs import TokenLogprobs, reshapes
 from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, completion, scoring_parameters
 
 _TOKEN = "token_id:"
-_NO_MASS = -9999.0  #: the server's value for minus infinity
+_MINUS_INFINITY = -9999.0  #: the server's value for minus infinity
 
 
 class VllmServer(ServedTurns):
-    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to the server's first one.
+    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to its first model.
 
     >>> engine = VllmServer("http://localhost:8000")  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
-    With ``speculates``, sampling parameters that vLLM does not apply to drafts are refused. ``seconds`` limits a turn.
+    With ``speculates``, sampling parameters that vLLM does not apply to drafts are refused. ``seconds`` is the time
+    limit of a turn.
 
     Raises:
         MissingExtra: If httpx is not installed.
@@ -68,9 +70,10 @@ class VllmServer(ServedTurns):
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Score tokens at temperature 1 without top-p, top-k and min-p; raise ``ValueError`` for others.
+        """Score tokens at temperature 1 without top-p, top-k and min-p.
 
-        Other parameters need the whole vocabulary at every position, too much for HTTP; use ``VllmEngine``.
+        Other sampling parameters raise ``ValueError``: they need the whole vocabulary at every position, too much for
+        HTTP. Use ``VllmEngine`` for them.
         """
         if reshapes(sampling):
             raise ValueError(
@@ -98,8 +101,8 @@ class VllmServer(ServedTurns):
     async def _completion(self, fields: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
         body = {"model": self.model, "prompt": prompt, "return_token_ids": True, "return_tokens_as_token_ids": True}
         entries = fields.pop("extra_args", None)
-        more = {"vllm_xargs": flat(entries)} if entries else {}
-        reply = await self._client.accepted("POST", "/v1/completions", {**body, **fields, **more})
+        extra_body = {"vllm_xargs": flat(entries)} if entries else {}
+        reply = await self._client.accepted("POST", "/v1/completions", {**body, **fields, **extra_body})
         answer: dict[str, Any] = reply.json()
         return answer
 
@@ -138,7 +141,8 @@ def _cached(answer: Mapping[str, Any]) -> int:
 def _row(entries: Mapping[str, float]) -> dict[int, float]:
     try:
         return {
-            int(name.removeprefix(_TOKEN)): -np.inf if value <= _NO_MASS else value for name, value in entries.items()
+            int(name.removeprefix(_TOKEN)): -np.inf if value <= _MINUS_INFINITY else value
+            for name, value in entries.items()
         }
     except ValueError as error:
         raise ServerError(

@@ -1,7 +1,7 @@
 """Settings of the drafter inside vLLM.
 
-vLLM passes its configuration to every process that it starts. The drafter's settings are therefore a section of it,
-``additional_config["turntree"]``; ``speculative_config`` names the drafter and the draft length.
+vLLM passes its configuration to every process that it starts. The drafter's settings are therefore a section of that
+configuration, ``additional_config["turntree"]``; ``speculative_config`` names the drafter and the draft length.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class DrafterSettings(DraftSettings):
 
 
 def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
-    """Return vLLM's ``additional_config`` with these settings of the draft store, unless it already has some.
+    """Add settings of the draft store to vLLM's ``additional_config``, unless it already has some.
 
-    >>> kept = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
-    >>> kept["other"], kept["turntree"]["adaptive"], kept["turntree"]["forest"]["max_tokens"]
+    >>> merged = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
+    >>> merged["other"], merged["turntree"]["adaptive"], merged["turntree"]["forest"]["max_tokens"]
     (1, False, 4096)
     """
     given = {} if additional_config is None else additional_config

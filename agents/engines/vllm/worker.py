@@ -1,8 +1,8 @@
 """turntree's methods on vLLM's workers (``worker_extension_cls``), and the calls to them.
 
-One worker of each data-parallel engine drafts, the first tensor-parallel rank of the last pipeline stage; only that
-worker has a draft store and counters. vLLM answers calls between two steps, so ``TurnCounters`` asks for the counters
-of all turns that ended meanwhile in one call.
+One worker of each data-parallel engine drafts: the first tensor-parallel rank of the last pipeline stage. Only that
+worker has a draft store and counters. vLLM answers calls only between steps, so ``TurnCounters`` uses one call for all
+turns that ended since its last call.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class WorkerExtension:
         drafter: Any = getattr(self.model_runner, "drafter", None)
         if not getattr(drafter, "leads", False):
             return None
-        ours: ForestDrafter = drafter
-        return ours
+        forest_drafter: ForestDrafter = drafter
+        return forest_drafter
 
 
 async def ask_workers(llm: Any, method: str, args: Sequence[Any] = ()) -> list[Any]:
@@ -97,32 +97,32 @@ class TurnCounters:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._due: dict[str, asyncio.Future[DraftStats]] = {}
+        self._waiting: dict[str, asyncio.Future[DraftStats]] = {}
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, name: str) -> DraftStats:
         """Return the drafter's counters of a request; zeros if turntree does not draft."""
         reply: asyncio.Future[DraftStats] = asyncio.get_running_loop().create_future()
-        self._due[name] = reply
+        self._waiting[name] = reply
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_all())
         return await reply
 
     async def _ask_all(self) -> None:
-        # Turns that end during a call are asked for together in the next one.
-        while self._due:
-            due, self._due = self._due, {}
+        # Turns that end during a call share the next call.
+        while self._waiting:
+            waiting, self._waiting = self._waiting, {}
             try:
-                answers = await self._ask("turntree_draft_stats", [list(due)])
+                answers = await self._ask("turntree_draft_stats", [list(waiting)])
             except Exception as error:
-                for reply in due.values():
+                for reply in waiting.values():
                     if not reply.done():
                         reply.set_exception(error)
                 continue
             counters: dict[str, tuple[int, int, int]] = {}
             for answer in answers:
                 counters.update(answer)
-            for name, reply in due.items():
+            for name, reply in waiting.items():
                 if not reply.done():  # done: its caller was cancelled
                     steps, drafted, accepted = counters.get(name, (0, 0, 0))
                     reply.set_result(DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted))

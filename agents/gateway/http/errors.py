@@ -51,7 +51,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def without_neutral(body: Any, fields: Container[str]) -> Any:
-    """Return the body without neutral fields; ``fields`` are the ones that the server reads itself."""
+    """Return the body without neutral fields; ``fields`` are the fields that the server reads itself."""
     if not isinstance(body, dict):
         return body
     return {
@@ -74,7 +74,7 @@ class ApiError(AgentError):
     """A refused request.
 
     Args:
-        message: What was expected, what came, what to do.
+        message: What was expected, what was received, and what to do.
         param: Path of the invalid field, for example ``messages.0.role``.
         code: Machine-readable reason.
         retry_after: Seconds after which a retry makes sense.
@@ -133,7 +133,7 @@ def field_error(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
     if error["type"] == "json_invalid":
         return ApiError(400, f"the body must be JSON: {error['msg']}", code="invalid_json")
     problem = error["msg"].removeprefix("Value error, ")
-    came = repr(error.get("input"))
+    received = repr(error.get("input"))
     # Our own validators state the value themselves.
-    came = "" if problem.endswith(came[:40]) or error["type"] == "value_error" else f", got {came[:80]}"
-    return ApiError(400, f"{param or 'the body'}: {problem}{came}", param=param, code="invalid_value")
+    received = "" if problem.endswith(received[:40]) or error["type"] == "value_error" else f", got {received[:80]}"
+    return ApiError(400, f"{param or 'the body'}: {problem}{received}", param=param, code="invalid_value")

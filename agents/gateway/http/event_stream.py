@@ -15,7 +15,7 @@ from turntree.agents.gateway.http.errors import ApiError, ClientGone, internal_e
 from turntree.agents.gateway.http.requests import cancel_if_gone
 
 Events = AsyncIterator[dict[str, Any]]
-#: some clients split events at these, as ``str.splitlines`` does
+#: some clients split events at these characters, as ``str.splitlines`` does
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
@@ -38,7 +38,7 @@ class EventStream(Response):
 
     Args:
         events: JSON objects; closed when the client disconnects.
-        held: Closed at the end in every case.
+        held: Closed when the response ends, also after an error.
     """
 
     media_type = "text/event-stream"
@@ -53,7 +53,7 @@ class EventStream(Response):
         dialect: Dialect = OPENAI,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
-        # Starlette sets it for an empty body.
+        # Starlette sets content-length for an empty body.
         del self.headers["content-length"]
         self._events, self._held, self._gone, self._dialect = events, held, gone, dialect
 
@@ -91,7 +91,7 @@ async def _send(send: Send, body: bytes) -> None:
 
 
 async def stream_from(work: Callable[[Callable[[Any], None]], Any]) -> AsyncIterator[Any]:
-    """Yield what ``work`` passes to its argument while it runs in its own task.
+    """Run ``work`` in its own task, and yield each value that it passes to its argument.
 
     Args:
         work: A coroutine function; its exception is raised at the end. Closing the iterator cancels the task.

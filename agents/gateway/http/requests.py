@@ -26,12 +26,12 @@ def check_key(request: Request, key: str | None) -> None:
     given = given_key(request)
     # Constant time, so that response times reveal nothing about the key.
     if not hmac.compare_digest(given.encode(), key.encode()):
-        got = "got another key" if given else "got none"
+        got = "got a different key" if given else "got no key"
         raise ApiError(401, f"expected the header Authorization: Bearer KEY, {got}", code="invalid_api_key")
 
 
 def check_sender(request: Request, settings: GatewaySettings) -> None:
-    """Refuse requests that a browser sends for somebody else's page (DNS rebinding, foreign origin).
+    """Refuse requests that a browser sends for another site's page (DNS rebinding, foreign origin).
 
     Raises:
         ApiError: 403.
@@ -40,11 +40,17 @@ def check_sender(request: Request, settings: GatewaySettings) -> None:
     try:
         host = urlsplit(f"//{host_header}").hostname or ""
     except ValueError:
-        # An unbalanced bracket.
+        # The header has an unbalanced bracket.
         host = ""
-    own = {"localhost", "127.0.0.1", "::1", settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
-    if "*" not in own and is_own(settings.host) and host not in own and not (host and is_own(host)):
-        problem = f"unknown Host {host_header!r:.80}; if it is this server's, start it with --allowed-hosts {host:.80}"
+    own_hosts = {
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        settings.host.lower(),
+        *(name.lower() for name in settings.allowed_hosts),
+    }
+    if "*" not in own_hosts and is_own(settings.host) and host not in own_hosts and not (host and is_own(host)):
+        problem = f"unknown Host {host_header!r:.80}; to allow it, start the server with --allowed-hosts {host:.80}"
         raise ApiError(403, problem, code="host_not_allowed")
     origin = request.headers.get("origin")
     if origin is None or {"*", origin} & {*settings.allowed_origins}:
@@ -55,7 +61,7 @@ def check_sender(request: Request, settings: GatewaySettings) -> None:
 
 
 def given_key(request: Request) -> str:
-    """Return the key of a request, in OpenAI's or Anthropic's header; empty if there is none."""
+    """Return the key of a request, in OpenAI's or Anthropic's header; empty without a key."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
 
@@ -98,7 +104,7 @@ async def cancel_if_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except asyncio.CancelledError:
-        # Cancelled by someone else, not because the client disconnected.
+        # Other code cancelled the task; the client is still connected.
         if not gone.done() or task.uncancel():
             raise
         raise ClientGone("the client disconnected before the response") from None

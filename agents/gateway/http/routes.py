@@ -56,7 +56,7 @@ class Routes:
                 response = await handler(request)
             except ClientGone:
                 self._gone()
-                # Nobody reads it; nginx's code for a closed connection.
+                # Nobody reads this response; 499 is nginx's code for a closed connection.
                 return Response(status_code=499)
             except ApiError as error:
                 response = Json(dialect.refusal(error), status_code=error.status, headers=error.headers)
@@ -80,5 +80,5 @@ class Routes:
 def _no_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     problem = f"unknown path {request.method} {request.url.path!r:.200}; see docs/howto/serve.md"
-    found = ApiError(error.status_code, problem, code="not_found")
-    return Json(found.body, status_code=error.status_code, headers=dict(error.headers or {}))
+    not_found = ApiError(error.status_code, problem, code="not_found")
+    return Json(not_found.body, status_code=error.status_code, headers=dict(error.headers or {}))

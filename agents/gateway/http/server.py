@@ -18,15 +18,15 @@ from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is
 _MAX_CONNECTIONS = 8192  #: further connections are closed at once; the limit on open files may lower this
 _OWN_FILES = 512  #: descriptors reserved for the process itself; half of them if the limit is small
 _BACKLOG = 2048
-_MAX_FILES = 1 << 16  #: wanted limit on open files; each connection is one
+_MAX_FILES = 1 << 16  #: target limit on open files; each connection is an open file
 _MAX_HEAD = 1 << 16  #: bytes, largest request head
 _HEAD_SECONDS = 5.0  #: time limit of the first request's head
 
 
 class _TimedProtocol(H11Protocol):
-    """A connection that is closed if the client is silent, or reads nothing, for a time."""
+    """A connection that closes if the client sends nothing, or reads nothing, for too long."""
 
-    seconds: float  #: the first request's head has ``_HEAD_SECONDS`` at most
+    seconds: float  #: time limit; at most ``_HEAD_SECONDS`` apply to the first request's head
     max_connections: int  #: connections at once
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
@@ -115,14 +115,14 @@ def listen(settings: GatewaySettings) -> socket.socket:
     except OSError as error:
         at_port = f"port {settings.port} of {settings.host}"
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(f"{at_port} is in use; name another --port, or 0 for a free one") from error
+            raise UsageError(f"{at_port} is in use; name another --port, or 0 for a free port") from error
         # Python appends the address to the message.
         why = (error.strerror or str(error)).partition(" (while ")[0]
         raise UsageError(f"cannot listen at {at_port}: {why}; name another --host or --port") from error
     # A host name may resolve to an address that other machines can reach.
-    if settings.api_key is None and not is_own(found := listener.getsockname()[0]):
+    if settings.api_key is None and not is_own(address := listener.getsockname()[0]):
         listener.close()
-        raise UsageError(f"--host {settings.host} is {found} here, {NEEDS_KEY}")
+        raise UsageError(f"--host {settings.host} resolves to {address}, which {NEEDS_KEY}")
     return listener
 
 
@@ -175,11 +175,11 @@ def _raise_file_limit() -> int:
         # Windows has no such limit.
         return _MAX_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
+    target = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= target:
+        return target
     with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 

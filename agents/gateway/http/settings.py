@@ -13,7 +13,7 @@ ENV_ID = "gateway"  #: environment id of all sessions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """What a gateway serves, to whom, and its limits."""
+    """The model that a gateway serves, who may send requests, and the limits."""
 
     model: str
     """Model name in requests."""
@@ -22,7 +22,7 @@ class GatewaySettings:
     host: str = "127.0.0.1"
     """Address to listen on; any address but loopback needs an API key."""
     port: int = 8000
-    """Port; 0 picks a free one."""
+    """Port; 0 picks a free port."""
     allowed_hosts: tuple[str, ...] = ()
     """Extra values of the Host header on a loopback address (DNS rebinding); ``*`` allows any."""
     allowed_origins: tuple[str, ...] = ()
@@ -30,13 +30,13 @@ class GatewaySettings:
     api_key: str | None = None
     """Bearer token that requests must carry; ``None`` disables the check."""
     max_requests: int = 64
-    """Turns that are sampled or queued at once; further ones get status 429."""
+    """Turns that are sampled or queued at once; further requests get status 429."""
     max_body: int = 1 << 20
     """Largest request body in bytes."""
     seconds: float = 600.0
     """Time limit of a response."""
     read_seconds: float = 20.0
-    """Time in which a client must send its request, and read what it is sent."""
+    """Time limit for a client to send its request, and to read the response."""
     grace_seconds: float = 10.0
     """Time that running responses have during shutdown."""
     tool_format: str | None = None
@@ -44,13 +44,13 @@ class GatewaySettings:
     record: Path | None = None
     """Run folder in which sessions are recorded as episodes; ``None`` records nothing."""
     max_sessions: int = 1024
-    """Sessions held at once; a further one ends the one that was idle longest."""
+    """Sessions held at once; a further session ends the session that was idle longest."""
     session_seconds: float = 3600.0
     """Time after which an idle session ends."""
     session: str | None = None
-    """Single session of all requests, which no request can end; ``None`` keeps sessions apart."""
+    """Single session of all requests, which no request can end; ``None`` allows several sessions."""
     task_id: str | None = None
-    """Task of all requests; ``None`` takes each session's own."""
+    """Task of all requests; ``None`` takes each session's own task."""
     env_id: str = ENV_ID
     """Environment id that drafts are keyed by."""
     max_response: int | None = None

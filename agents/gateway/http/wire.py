@@ -27,7 +27,7 @@ from turntree.envs.parsers.call_json import read_arguments
 
 
 def within(low: float, high: float, *, what: str = "a number", also: float | None = None) -> WrapValidator:
-    """Return a validator whose error states the range and the value that came.
+    """Return a validator whose error states the range and the received value.
 
     Args:
         also: A value outside the range that is accepted.
@@ -49,7 +49,7 @@ def within(low: float, high: float, *, what: str = "a number", also: float | Non
 def _repr(value: Any) -> str:
     try:
         return f"{value!r:.80}"
-    except ValueError:  # Python writes no integer of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         return f"an integer of {value.bit_length()} bits"
 
 
@@ -63,7 +63,7 @@ MOST = (1 << 31) - 1  #: engines hold these numbers in 32 bits
 Temperature = Annotated[float, within(0.0001, 100, also=0)]
 TopP = Annotated[float, within(0.000001, 1)]
 Penalty = Annotated[float, within(-2, 2)]
-Figure = Annotated[float, within(-1_000_000, 1_000_000)]  #: a reward, a part of one, or a weight
+Figure = Annotated[float, within(-1_000_000, 1_000_000)]  #: a reward, a part of a reward, or a weight
 Tokens = Annotated[int, whole(1, MOST)]
 Token = Annotated[int, whole(0, MOST)]  #: a token id; the vocabulary size is checked by the engine
 Top = Annotated[int, whole(0, 20)]  #: number of most probable tokens to return
@@ -112,12 +112,12 @@ def _arguments(value: Any) -> dict[str, Any]:
         # Some clients send an empty string for a call without arguments.
         return {}
     try:
-        number = read_arguments(value) if isinstance(value, str) else value
+        arguments = read_arguments(value) if isinstance(value, str) else value
     except ValueError:
-        number = None
-    if not isinstance(number, dict):
+        arguments = None
+    if not isinstance(arguments, dict):
         raise ValueError(f"expected a JSON object as a string, got {value!r:.80}")
-    return number
+    return arguments
 
 
 class Strict(BaseModel):
@@ -173,7 +173,7 @@ class StreamOptions(Loose):
 class Fields(Strict):
     @model_validator(mode="before")
     @classmethod
-    def _asked(cls, body: Any) -> Any:
+    def _drop_neutral(cls, body: Any) -> Any:
         # Runs before validation, which would refuse unknown fields.
         return without_neutral(body, cls.model_fields)
 
@@ -247,7 +247,7 @@ class ChatRequest(SamplingFields):
 
     @field_validator("response_format")
     @classmethod
-    def _text_alone(cls, value: dict[str, Any] | None) -> Any:
+    def _text_only(cls, value: dict[str, Any] | None) -> Any:
         if value is not None and value.get("type") != "text":
             raise ValueError(f'constrained output is not supported: expected {{"type": "text"}}, got {value!r:.80}')
         return value
@@ -276,13 +276,13 @@ class CompletionRequest(SamplingFields):
     @classmethod
     def _one_kind(cls, value: Any, check: Any) -> Any:
         try:
-            number = check(value)
+            prompt = check(value)
         except ValidationError:
-            number = []
-        if not number or [] in (number if isinstance(number, list) else ()):
+            prompt = []
+        if not prompt or [] in (prompt if isinstance(prompt, list) else ()):
             problem = f"expected a string, token ids from 0 to {MOST}, or a list of either, none empty"
             raise ValueError(f"{problem}, got {value!r:.80}")
-        return number
+        return prompt
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:

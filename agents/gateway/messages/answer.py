@@ -30,11 +30,12 @@ def _refusal(error: ApiError) -> Event:
     return {"type": "error", "error": {"type": kind, "message": problem}}
 
 
-def _named(event: Mapping[str, Any]) -> bytes:
+def _named_event(event: Mapping[str, Any]) -> bytes:
     return b"event: " + str(event["type"]).encode() + b"\n" + data_line(event)
 
 
-ANTHROPIC = Dialect(event=_named, end=b"", refusal=_refusal)  #: events have names, and the last one is ``message_stop``
+#: events have names, and the last event is ``message_stop``
+ANTHROPIC = Dialect(event=_named_event, end=b"", refusal=_refusal)
 
 
 class MessageAnswer:
@@ -61,8 +62,8 @@ class MessageAnswer:
 
     def start(self) -> Iterator[Event]:
         usage = {"input_tokens": self._prompt, "output_tokens": 0}
-        nothing: Event = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-        yield {"type": "message_start", "message": {**self._head, **nothing}}
+        empty_message: Event = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield {"type": "message_start", "message": {**self._head, **empty_message}}
         yield {"type": "ping"}
 
     def update(self, index: int) -> Iterator[Event]:

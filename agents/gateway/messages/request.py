@@ -53,10 +53,10 @@ class Message(Loose):
     content: Annotated[list[Block], BeforeValidator(_blocks)]
 
     @model_validator(mode="after")
-    def _in_their_place(self) -> Message:
-        here, other = ("tool_use", "tool_result") if self.role == "assistant" else ("tool_result", "tool_use")
-        if any(block.type == other for block in self.content):
-            raise ValueError(f"expected text and {here} blocks in a message of role {self.role!r}, got {other}")
+    def _check_blocks(self) -> Message:
+        allowed, refused = ("tool_use", "tool_result") if self.role == "assistant" else ("tool_result", "tool_use")
+        if any(block.type == refused for block in self.content):
+            raise ValueError(f"expected text and {allowed} blocks in a message of role {self.role!r}, got {refused}")
         return self
 
     def in_chat(self) -> list[dict[str, Any]]:
@@ -66,15 +66,15 @@ class Message(Loose):
             uses = [block for block in self.content if isinstance(block, ToolUse)]
             calls = [{"id": use.id, "function": {"name": use.name, "arguments": use.input}} for use in uses]
             return [{"role": "assistant", "content": "".join(texts), "tool_calls": calls or None}]
-        found: list[dict[str, Any]] = []
+        chat_messages: list[dict[str, Any]] = []
         for block in self.content:
             if isinstance(block, ToolResult):
-                found.append({"role": "tool", "content": block.content, "tool_call_id": block.tool_use_id})
-            elif isinstance(block, TextBlock) and found and found[-1]["role"] == self.role:
-                found[-1]["content"] += block.text
+                chat_messages.append({"role": "tool", "content": block.content, "tool_call_id": block.tool_use_id})
+            elif isinstance(block, TextBlock) and chat_messages and chat_messages[-1]["role"] == self.role:
+                chat_messages[-1]["content"] += block.text
             elif isinstance(block, TextBlock):
-                found.append({"role": self.role, "content": block.text})
-        return found or [{"role": self.role}]
+                chat_messages.append({"role": self.role, "content": block.text})
+        return chat_messages or [{"role": self.role}]
 
 
 class Tool(Loose):
@@ -90,7 +90,7 @@ class Choice(Loose):
 
     @field_validator("type", mode="before")
     @classmethod
-    def _free(cls, value: Any) -> Any:
+    def _refuse_forced(cls, value: Any) -> Any:
         if value in ("any", "tool"):
             raise ValueError("forced tool calls are not supported: expected auto or none; name the tool in a message")
         return value
@@ -142,5 +142,7 @@ class MessagesRequest(CountRequest):
     service_tier: str | None = None
 
     def chat(self, **fields: Any) -> ChatRequest:
-        same = {name: getattr(self, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "stream")}
-        return CountRequest.chat(self, stop=self.stop_sequences, **same, **fields)
+        shared_fields = {
+            name: getattr(self, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "stream")
+        }
+        return CountRequest.chat(self, stop=self.stop_sequences, **shared_fields, **fields)

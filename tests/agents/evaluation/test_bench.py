@@ -47,7 +47,7 @@ def test_the_ratio_has_the_interval_of_students_t_of_its_logarithm() -> None:
     (line,) = ratio_in_words(epochs_of(*ratios))
     assert line.endswith("over 5 epochs; it contains 1, so no difference is shown)")
     assert ratio_in_words(epochs_of(1.2, 1.21, 1.22))[0].endswith("95 % interval over 3 epochs)")
-    assert ratio_in_words(epochs_of(1.2)) == ["no interval for the ratio: that needs --epochs 2 or more"]
+    assert ratio_in_words(epochs_of(1.2)) == ["no interval for the ratio: use --epochs 2 or more"]
 
 
 def test_without_accepted_drafts_the_ratio_is_reported_as_noise() -> None:

@@ -168,7 +168,7 @@ def test_turns_that_a_full_disk_did_not_take_are_written_with_the_next(served, e
     with files_of_at_most(10):
         first = served.chat(user("a"))
         assert first.status_code == 200, "the dialogue goes on"
-    assert "are not saved against a kill" in caplog.text
+    assert "would be lost if the server were killed" in caplog.text
     assert [path.read_bytes() for path in left(run_folder)] == [b""]
     served.chat(user("a"), said(first), user("b"))
     ((_, episode),) = restarted(killed(run_folder), engine, renderer)

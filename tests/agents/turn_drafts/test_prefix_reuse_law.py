@@ -69,7 +69,7 @@ def scores(turns: list[Completion]) -> dict[str, float]:
 
 @pytest.mark.parametrize(("wider", "passes"), [(16, 1), (2, 2)])
 def test_tokens_beyond_the_recorded_ones_are_drawn_from_more_of_the_law(wider, passes, monkeypatch):
-    monkeypatch.setattr(turn_verification, "_WIDER", wider)
+    monkeypatch.setattr(turn_verification, "_WIDENING", wider)
     turns, policy, play = replayed(ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING, top_k=3), 12)
     assert play.stats.wider > 25
     assert {turn.draft.verify_steps for turn in turns} >= set(range(1, 2 + passes))

@@ -99,5 +99,5 @@ def test_a_tokenizer_of_an_unreachable_hub_is_refused_in_one_line(turntree, run,
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     result = turntree("view", run, "--tokenizer", "nobody/nothing")
     assert result.status == 2
-    assert "cannot be reached (127.0.0.1: Connection refused), and it is not in the cache" in result.err
+    assert "cannot be reached (127.0.0.1: Connection refused), and the model is not in the cache" in result.err
     assert result.err.count("\n") == 1

@@ -63,5 +63,5 @@ def test_turns_of_one_task_and_environment_are_one_and_those_without_a_task_go_b
 
 
 def test_a_turn_without_a_state_is_refused() -> None:
-    with pytest.raises(ValueError, match="one entry a state"):
+    with pytest.raises(ValueError, match="one entry per state"):
         TurnBatch.of([], [[1]])

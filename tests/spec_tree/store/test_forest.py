@@ -224,9 +224,9 @@ def test_rows_and_arguments_must_agree_and_an_ended_handle_is_unknown(forest: Sp
     handles = forest.begin([state(), state(1)])
     with pytest.raises(ValueError, match="max_depths needs one entry per row: expected 2, got 1"):
         forest.draft(handles, max_nodes=1, max_depths=[1])
-    with pytest.raises(ValueError, match="tokens needs one entry a row: expected 2, got 1"):
+    with pytest.raises(ValueError, match="tokens needs one entry per row: expected 2, got 1"):
         forest.commit(handles, [[1]])
-    with pytest.raises(ValueError, match="contexts needs one entry a state: expected 2, got 1"):
+    with pytest.raises(ValueError, match="contexts needs one entry per state: expected 2, got 1"):
         forest.begin([state(), state()], [[1]])
     handles = forest.begin([state()])
     forest.end(handles)
@@ -236,7 +236,7 @@ def test_rows_and_arguments_must_agree_and_an_ended_handle_is_unknown(forest: Sp
         lambda: forest.end(handles),
         lambda: forest.commit([77], [[1]]),
     ):
-        with pytest.raises(UnknownTurn, match="names no live turn"):
+        with pytest.raises(UnknownTurn, match="is not a live turn"):
             call()
 
 

@@ -71,7 +71,7 @@ def test_a_past_that_is_wrong_is_forgotten_and_one_that_is_right_is_kept(tmp_pat
     assert store.log.votes[turn.slot, 0], "the control: it has votes"
     store.drop(turn)
     assert not store.log.votes[turn.slot].any(), "a turn that comes next begins without votes"
-    monkeypatch.setattr(imported_turns, "_LEAST", 0.0)
+    monkeypatch.setattr(imported_turns, "_MIN_RATIO", 0.0)
     blind = SpecForest(ForestConfig(import_turns=str(file)))
     played(blind)
     assert blind.imported_counters()["imported_evicted"] == 0, "the control: without the check all stay"
@@ -154,7 +154,7 @@ def test_no_older_store_stands_in_for_one_that_cannot_be_read(tmp_path: Path, mo
 
 def test_what_is_no_store_of_this_policy_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.npz", {0: way(0)}, tokenizer="theirs")
-    with pytest.raises(DamagedForest, match="expected turns of the tokenizer ours, got those of theirs"):
+    with pytest.raises(DamagedForest, match="expected turns of the tokenizer ours, got turns of theirs"):
         SpecForest(ForestConfig(import_turns=str(file), tokenizer="ours"))
     with pytest.raises(DamagedForest, match="does not belong to this policy"):
         SpecForest(ForestConfig(import_turns=str(file), vocabulary=5))

@@ -292,7 +292,7 @@ def test_tokens_beyond_the_vocabulary_enter_no_store(path: Path, config: ForestC
         lambda: small.restore(path),
         lambda: SpecForest.load(path, small.config),
     ):
-        with pytest.raises(ValueError, match=r"from 0 to 69999, got (70000|2147483647): these turns are of another"):
+        with pytest.raises(ValueError, match=r"from 0 to 69999, got (70000|2147483647): the turns are"):
             enter()
     assert small.stats().rollouts == 0
     assert SpecForest.load(path, replace(config, vocabulary=70_001)).stats().rollouts > 0
@@ -303,7 +303,7 @@ def test_a_store_of_another_tokenizer_is_refused_in_one_line_and_one_without_a_h
     filled(others).save(path)
     for enter in (lambda: SpecForest(ours).restore(path), lambda: SpecForest.load(path, ours)):
         with pytest.raises(
-            DamagedForest, match=f"expected turns of the tokenizer {'a' * 32}, got those of b+; use"
+            DamagedForest, match=f"expected turns of the tokenizer {'a' * 32}, got turns of b+; use"
         ) as e:
             enter()
         assert "\n" not in str(e.value)

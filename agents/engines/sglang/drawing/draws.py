@@ -10,8 +10,8 @@ Other requests keep SGLang's own rules. SGLang's seeded sampler hashes (seed, po
 its verification of trees uses independent random numbers (not even seeded in 0.5.12), so its seeded turns depend on
 their drafts.
 
-The noise of a batch's requests is known where SGLang builds the batch, and is carried as an attribute of
-``SamplingBatchInfo``: functions here wrap the methods of that class with the same names.
+turntree computes the noise when SGLang builds a batch, and stores it as an attribute of ``SamplingBatchInfo``.
+Functions here wrap the methods of that class with the same names.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Noises(NamedTuple):
     ours: NDArray[np.bool_]  #: whether turntree draws for the request
     seeds: NDArray[np.uint64]  #: shifted by ``shifted_seed``; 0 for fresh noise
     fresh: NDArray[np.bool_]
-    reverified: NDArray[np.bool_]  #: whether tokens are drawn at the positions of its draft too (``reverify``)
+    reverified: NDArray[np.bool_]  #: whether tokens are drawn at the draft's positions too (``reverify``)
 
     @classmethod
     def of(cls, requests: Sequence[Any]) -> Noises:
-        # Noise is keyed by the position in the turn; SGLang counts positions in the context, hence the shift.
+        # Shift the seed: noise is keyed by the position in the turn, but SGLang counts positions in the context.
         params = [request.sampling_params.custom_params for request in requests]
         seeds = [noise_seed(entries) for entries in params]
         shifted = [
@@ -63,7 +63,7 @@ class Noises(NamedTuple):
         return Noises(*(np.concatenate(columns) for columns in zip(self, other, strict=True)))
 
     def now(self) -> NDArray[np.uint64]:
-        """Return the seed of each row, a fresh one for requests without a seed."""
+        """Return the seed of each row, a fresh seed for requests without one."""
         if not self.fresh.any():
             return self.seeds
         # PyTorch's global generator: SGLang gives it the same seed on all ranks.
@@ -74,7 +74,7 @@ class Noises(NamedTuple):
 def draw(probabilities: Tensor, noises: Noises, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row of ``probabilities`` (rows, vocabulary), int64, shape (rows,).
 
-    ``positions`` are the context positions of the tokens before the drawn ones, shape (rows,).
+    ``positions`` are the context positions of the tokens before the drawn tokens, shape (rows,).
     """
     return race(probabilities.float(), noises.now(), positions)
 
@@ -118,11 +118,11 @@ def draw_at_nodes(
     nodes, owners = torch.from_numpy(np.stack([node, owner])).to(logits.device, non_blocking=True)
     tempered = logits if len(node) == len(logits) else logits[nodes]
     tempered = tempered / sampling.temperatures.view(-1)[owners, None]
-    seeds, where = noises.now()[owner], positions[nodes]
+    seeds, token_positions = noises.now()[owner], positions[nodes]
     if _cuts(sampling):
-        drawn = race(reshaped(tempered.softmax(-1), sampling, owners).float(), seeds, where)
+        drawn = race(reshaped(tempered.softmax(-1), sampling, owners).float(), seeds, token_positions)
     else:
-        drawn = race_of_logits(tempered, seeds, where)
+        drawn = race_of_logits(tempered, seeds, token_positions)
     tokens = torch.zeros(len(counts) * width, dtype=torch.int64, device=logits.device)
     tokens[nodes] = drawn
     return tokens.view(-1, width)
@@ -133,24 +133,24 @@ def _cuts(sampling: Any) -> bool:
 
 
 _NOISES = "turntree_noises"
-_NOTHING = Noises.of([])
-_everyone = False
+_NO_NOISES = Noises.of([])
+_draws_for_all = False
 
 
 def draw_for_all() -> None:
-    """Make turntree sample all further requests of this process: its draft worker is turntree's."""
-    global _everyone
-    _everyone = True
+    """Make turntree sample all later requests of this process, which runs turntree's draft worker."""
+    global _draws_for_all
+    _draws_for_all = True
 
 
 def noises_of(sampling: Any) -> Noises | None:
     """Return the noise of a ``SamplingBatchInfo``; ``None`` if SGLang samples the whole batch."""
     noises: Noises | None = getattr(sampling, _NOISES, None)
-    if noises is None or not (_everyone or noises.ours.any()):
+    if noises is None or not (_draws_for_all or noises.ours.any()):
         return None
     if len(noises.seeds) != len(sampling):
         raise RuntimeError(
-            f"a batch of {len(sampling)} requests has the noise of {len(noises.seeds)}; this version of SGLang changes "
+            f"a batch of {len(sampling)} requests has noise for {len(noises.seeds)}; this version of SGLang changes "
             "batches by a method that turntree does not wrap. Use SGLang 0.5.12"
         )
     return noises
@@ -170,11 +170,11 @@ def filter_batch(original: Callable[..., None], info: Any, keep: Sequence[int], 
 
 def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
     original(info, other)
-    setattr(info, _NOISES, getattr(info, _NOISES, _NOTHING).then(getattr(other, _NOISES, _NOTHING)))
+    setattr(info, _NOISES, getattr(info, _NOISES, _NO_NOISES).then(getattr(other, _NOISES, _NO_NOISES)))
 
 
 def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **options: Any) -> Any:
-    # The scheduler changes its own object while the copy is sampled from.
+    # The scheduler changes its own object while the forward pass samples from the copy.
     copied = original(info, *rest, **options)
     if hasattr(info, _NOISES):
         setattr(copied, _NOISES, getattr(info, _NOISES))
@@ -186,7 +186,7 @@ DRAFTED_NODES = "turntree_drafted"
 
 
 def alike_on_ranks(drawn: Tensor) -> Tensor:
-    # The ranks' logits may differ in rounding, so the first rank decides for all.
+    # The ranks' logits may differ in rounding, so the first rank decides for all ranks.
     group = importlib.import_module("sglang.srt.distributed").get_tp_group()
     if group.world_size > 1:
         group.broadcast(drawn, src=0)
@@ -196,7 +196,7 @@ def alike_on_ranks(drawn: Tensor) -> Tensor:
 def sampling_verify(
     original: Callable[..., None], verify_input: Any, batch: Any, logits_output: Any, sampling: Any
 ) -> None:
-    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn tokens instead of the most probable ones."""
+    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn instead of most probable tokens."""
     noises = noises_of(sampling)
     if noises is None:
         return original(verify_input, batch, logits_output, sampling)

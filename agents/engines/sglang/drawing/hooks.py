@@ -42,7 +42,7 @@ def install() -> None:
 def _sample_from_probs(
     original: Callable[..., Any], sampler: Any, probs: Tensor, sampling: Any, positions: Tensor, *rest: Any
 ) -> Any:
-    # Also draws for other requests of the batch: with fresh noise, their distribution is the same.
+    # Also draws for other requests of the batch: with fresh noise, their distribution does not change.
     noises = noises_of(sampling)
     if noises is None:
         return original(sampler, probs, sampling, positions, *rest)

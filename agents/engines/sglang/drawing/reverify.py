@@ -1,11 +1,11 @@
 """Re-verification of a draft at the end of a prompt (``agents.engines.reverified``), inside SGLang.
 
-A pass over a prompt computes logits at all positions whose log-probabilities are requested. At the positions of a
-draft, a token is drawn from them with the turn's own noise, as decoding would after the same tokens. The answer
-carries the drawn token in place of the two most probable ones: twice, with its log-probability before and after all
-cuts. Two most probable tokens always differ, so the caller can tell whether these hooks answered.
+A pass over a prompt computes logits at all positions whose log-probabilities are requested. At each
+position of a draft, a token is drawn from these logits with the turn's own noise, as decoding would draw it. The
+answer lists the drawn token twice, in place of the two most probable tokens, with its log-probability before and after
+all cuts. Two most probable tokens always differ, so the caller can tell whether these hooks answered.
 
-Requests without turntree's mark get what they asked for.
+Requests without turntree's mark are not changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def forward(
     reverification = Reverification.of(logits_metadata)
     if reverification is None:
         return original(processor, input_ids, states, lm_head, logits_metadata, *rest, **options)
-    # SGLang converts the batch in the same way, unless the batch samples nothing; this one samples.
+    # SGLang converts the batch in the same way, unless the batch samples nothing; this batch samples.
     metadata = importlib.import_module(_PROCESSOR).LogitsMetadata.from_forward_batch(logits_metadata)
     setattr(metadata, _REVERIFICATION, reverification)
     output = original(processor, input_ids, states, lm_head, metadata, *rest, **options)

@@ -2,7 +2,7 @@
 
 ``TreeDrafter`` uses only the attributes of SGLang's requests that ``Served`` lists. The draft store receives
 each token that the policy sampled once, in the order of the batch, and nothing else. Of several ranks, only the first
-one drafts (``ranked``).
+rank drafts (``ranked``).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def keeps(request: Served) -> bool:
 
 
 def reverified_tokens(request: Served) -> list[int]:
-    """Return the turn of a re-verified request; empty if it continues, or if nothing was drawn."""
+    """Return the turn of a re-verified request; empty if the request continues or nothing was drawn."""
     entries, sampling = request.sampling_params.custom_params, request.sampling_params
     count = given_of(entries)
     drawn = _drawn(request)[-count:]
@@ -77,7 +77,7 @@ def _drawn(request: Served) -> list[int]:
     return [int(row[0]) for row in rows] if all(len(row) == 2 and row[0] == row[1] for row in rows) else []
 
 
-_UNBOUNDED = 1 << 20  #: most tokens of a turn whose request has no bound; the context bounds it
+_UNBOUNDED = 1 << 20  #: most tokens of a turn whose request has no limit; the context limits the turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class _Turn(NamedTuple):
 class _Step(NamedTuple):
     draft: DraftBatch
     rows: TreeRows
-    own: Flags  #: whether the draft store offered the node, not the caller, shape (nodes,)
+    from_store: Flags  #: whether the draft store offered the node, not the caller, shape (nodes,)
     began: float
 
 
@@ -127,18 +127,18 @@ class TreeDrafter(ServedDrafter):
         self.chooser = WidthChooser(self.widths)
         self._turns: dict[str, _Turn] = {}  #: by request id; retracted requests keep their turn
         self._batch: list[_Turn] = []  #: turns of the last pass
-        self._slots = np.zeros(0, np.int32)  #: their slots in ``Chains``
+        self._slots = np.zeros(0, np.int32)  #: slots of these turns in ``Chains``
         self._given: dict[str, Served] = {}  #: Requests with given tokens whose pass over the prompt may be their last.
         self._step: _Step | None = None
 
     def prompts(self, requests: Sequence[Served]) -> None:
         """Take the requests of a pass over prompts; a turn with given tokens may end in this pass."""
         with self._session.timed():
-            self._learn()
+            self._insert_ended()
             for request in requests:
                 if request.rid in self._turns:
                     # A retracted request processes its prompt and tokens again, and samples one more token in this
-                    # pass. Forget the batch, so that `_follow` reads that token.
+                    # pass. Forget the batch, so that `_update_batch` reads that token.
                     self._batch = []
                 elif given_of(request.sampling_params.custom_params):
                     self._given[request.rid] = request
@@ -147,21 +147,22 @@ class TreeDrafter(ServedDrafter):
         """Draft trees for all requests of a pass; each request has sampled at least one token."""
         with self._session.timed() as began:
             self._session.mark_step(began, went_on=any(request.rid in self._turns for request in requests))
-            self._learn()
-            self._follow(requests)
+            self._insert_ended()
+            self._update_batch(requests)
             # Node 0 is the last sampled token, so a pass of width w has w - 1 drafted nodes.
             widest = self._settings.most_width(len(requests), self.widths, self._device)
-            most, room = widest - 1, self._chains.max_draft_lengths(self._slots)
+            most, max_lengths = widest - 1, self._chains.max_draft_lengths(self._slots)
             offered = self._chains.trees(
                 self._slots,
-                np.minimum(room, self._settings.max_depth),
+                np.minimum(max_lengths, self._settings.max_depth),
                 max_nodes=most,
                 min_probability=self._settings.min_probability,
             )
-            width, draft, own = self._chosen(offered, self._chains.turn_drafts(self._slots, np.minimum(room, most)))
+            turn_drafts = self._chains.turn_drafts(self._slots, np.minimum(max_lengths, most))
+            width, draft, from_store = self._choose_nodes(offered, turn_drafts)
             last = np.array([request.output_ids[-1] for request in requests], np.int64)
             rows = tree_rows(draft, last, width)
-        self._step = _Step(draft, rows, own, self._clock())
+        self._step = _Step(draft, rows, from_store, self._clock())
         return rows
 
     def drafted(self) -> list[int]:
@@ -169,7 +170,7 @@ class TreeDrafter(ServedDrafter):
         return [] if self._step is None else np.diff(self._step.draft.offsets).tolist()
 
     def settle(self) -> StepCounts:
-        """Finish a pass: commit its tokens to the draft store, and count the accepted ones."""
+        """Finish a pass: commit its tokens to the draft store, and count the accepted tokens."""
         step, self._step = self._step, None
         if step is None:
             raise RuntimeError("settle() must be called once after propose()")
@@ -184,8 +185,8 @@ class TreeDrafter(ServedDrafter):
             self.chooser.observe(
                 rows=len(drafted),
                 width=width,
-                estimates=step.draft.probabilities[step.own].astype(np.float64),
-                accepted=by_node[step.own],
+                estimates=step.draft.probabilities[step.from_store].astype(np.float64),
+                accepted=by_node[step.from_store],
                 seconds=seconds,
             )
             self._count(len(drafted), width, int(drafted.sum()), int(by_node.sum()))
@@ -193,10 +194,10 @@ class TreeDrafter(ServedDrafter):
 
     def idle(self) -> None:
         """End turns that were aborted without a further pass; no request is live."""
-        self._learn()
+        self._insert_ended()
         self._end(list(self._turns.values()))
 
-    def _chosen(self, offered: DraftBatch, turn_drafts: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
+    def _choose_nodes(self, offered: DraftBatch, turn_drafts: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
         # Returns the width of the pass, the nodes to verify, and which of them the store offered.
         if self._settings.adaptive:
             width = self.chooser.choose(offered)
@@ -208,20 +209,20 @@ class TreeDrafter(ServedDrafter):
             # A caller's draft is verified whole: widen the pass for it, then fill up with the store's nodes.
             width = max(width, self._width_for(max(map(len, turn_drafts))))
             draft = best_nodes(with_turn_drafts(draft, turn_drafts), width - 1)
-        # Only the store's own nodes teach the width chooser what its estimates are worth.
-        own = np.ones(len(draft.tokens), bool)
+        # The width chooser compares its estimates with the outcome of the draft store's nodes only.
+        from_store = np.ones(len(draft.tokens), bool)
         for begin, turn_draft in zip(draft.offsets, turn_drafts, strict=False):
-            own[begin : begin + len(turn_draft)] = False
-        return width, draft, own
+            from_store[begin : begin + len(turn_draft)] = False
+        return width, draft, from_store
 
     def _width_for(self, nodes: int) -> int:
         return self.widths[int(np.searchsorted(self.widths, nodes + 1))]
 
-    def _follow(self, requests: Sequence[Served]) -> None:
+    def _update_batch(self, requests: Sequence[Served]) -> None:
         # SGLang passes the same request objects while the batch is unchanged.
         if len(requests) == len(self._batch) and all(map(is_, requests, (turn.request for turn in self._batch))):
             return
-        # Requests may finish outside the batch (aborted); retracted ones return, so absence alone ends no turn.
+        # Aborted requests finish outside the batch, but retracted requests return: absence alone ends no turn.
         if len(self._turns) > len(requests):
             self._end([turn for turn in self._turns.values() if turn.request.finished_reason is not None])
         new = [request for request in requests if request.rid not in self._turns]
@@ -239,7 +240,7 @@ class TreeDrafter(ServedDrafter):
         return self._asked(parameters.custom_params, request.origin_input_ids, most)
 
     def _read(self, width: int = 1) -> NDArray[np.int32]:
-        # Returns the tokens sampled since the last call, -1 after the last one, shape (rows, width or more).
+        # Returns the tokens sampled since the last call, -1 after the last token, shape (rows, width or more).
         lengths = self._chains.lengths(self._slots)
         new = [turn.tokens(length) for turn, length in zip(self._batch, lengths, strict=True)]
         counts = np.fromiter(map(len, new), np.int64, len(new))
@@ -249,7 +250,7 @@ class TreeDrafter(ServedDrafter):
         self._chains.commit()
         return tokens
 
-    def _learn(self) -> None:
+    def _insert_ended(self) -> None:
         # Turns that ended in their pass over the prompt never reach `propose`; insert them whole.
         for request in [request for request in self._given.values() if request.finished_reason is not None]:
             del self._given[request.rid]

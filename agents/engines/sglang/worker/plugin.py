@@ -20,7 +20,7 @@ from turntree.agents.engines.sglang.worker.store_calls import answer_call
 logger = logging.getLogger(__name__)
 
 DRAFT_TOKENS = 8  #: default of ``speculative_num_draft_tokens``
-RUNNING_REQUESTS = 48  #: default of ``max_running_requests``; SGLang's own for speculation
+RUNNING_REQUESTS = 48  #: default of ``max_running_requests``; SGLang's own default for speculation
 
 
 def register() -> None:
@@ -87,7 +87,7 @@ def is_ours(server_args: Any) -> bool:
 
 
 def reverifies(server_args: Any) -> bool:
-    # Not beside other drafters: SGLang verifies their drafts without the request's seed.
+    # Not with other drafters: SGLang verifies their drafts without the request's seed.
     return is_ours(server_args) or not server_args.speculative_algorithm
 
 

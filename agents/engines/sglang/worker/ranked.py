@@ -1,4 +1,4 @@
-"""Tensor-parallel ranks: the first one drafts, the others verify the trees that it broadcasts.
+"""Tensor-parallel ranks: the first rank drafts and broadcasts its trees, and all ranks verify them.
 
 All ranks run the same passes over the same requests, and must verify the same nodes at the same width. Only the first
 rank has a draft store and a clock, so only it can draft and choose the width.
@@ -37,7 +37,7 @@ class LeadingDrafter(TreeDrafter):
 
 
 class FollowingDrafter:
-    """Another rank's drafter: it has no draft store, and receives the first rank's trees."""
+    """The drafter of every other rank, without a draft store: it receives the first rank's trees."""
 
     forest = None
 
@@ -56,11 +56,11 @@ class FollowingDrafter:
         return self._drafted
 
     def settle(self) -> StepCounts:
-        # SGLang answers requests from the first rank alone, with that rank's counts.
+        # Only SGLang's first rank answers requests, with its own counts.
         return StepCounts(drafted=self._drafted, accepted=[0] * len(self._drafted))
 
     def prompts(self, requests: Sequence[Served]) -> None:
-        """The first rank learns from these turns."""
+        """Do nothing: the first rank learns from these turns."""
 
     def idle(self) -> None:
-        """Nothing is kept here."""
+        """Do nothing: this rank keeps no turns."""

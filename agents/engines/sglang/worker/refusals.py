@@ -42,9 +42,7 @@ def check_server(server_args: Any) -> None:
         raise RefusedSettings(f"draft trees need page_size 1 in the cache, got {server_args.page_size}")
     backend = server_args.attention_backend
     if backend is not None and backend not in _TREE_BACKENDS:
-        raise RefusedSettings(
-            f"attention_backend must be one that takes a tree mask ({', '.join(_TREE_BACKENDS)}), got {backend!r}"
-        )
+        raise RefusedSettings(f"attention_backend must take a tree mask ({', '.join(_TREE_BACKENDS)}), got {backend!r}")
 
 
 def check_sampling(parameters: Mapping[str, Any]) -> None:
@@ -58,5 +56,5 @@ def check_sampling(parameters: Mapping[str, Any]) -> None:
         if value is not None and value != neutral:
             raise RefusedSampling(
                 f"{name} must be {neutral}, got {value}: it depends on earlier tokens, but SGLang applies the same "
-                "to all nodes of a draft tree; start the engine without speculation to use it"
+                "value to all nodes of a draft tree; start the engine without speculation to use it"
             )

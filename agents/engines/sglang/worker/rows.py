@@ -2,7 +2,7 @@
 
 All requests of a pass have the same width. Node 0 is the last token that the policy sampled; drafts follow, then a
 chain of padding that no link of the tree reaches, so padding is never accepted. Siblings are distinct: a rule that
-adds up the children's probabilities would count padding among siblings, or the same token twice below a parent, twice.
+adds up the children's probabilities would count padding, or a token listed twice below a parent, twice.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class TreeRows:
         ``new`` are the tokens sampled since the root, -1 after the last, shape (rows, width or more).
         """
         # A node at depth d stands for the d-th new token; a path is sampled if no node on it differs.
-        unlike = self.tokens != np.take_along_axis(new, np.maximum(self.depths - 1, 0), 1)
-        unlike[:, 0] = False
-        sampled: Flags = ~(self.seen & unlike[:, None, :]).any(-1)
+        differs = self.tokens != np.take_along_axis(new, np.maximum(self.depths - 1, 0), 1)
+        differs[:, 0] = False
+        sampled: Flags = ~(self.seen & differs[:, None, :]).any(-1)
         return sampled
 
 
@@ -51,12 +51,12 @@ def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
         return draft
-    kept = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts) < most
+    kept_nodes = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts) < most
     return DraftBatch(
-        tokens=draft.tokens[kept],
-        parents=draft.parents[kept],
-        depths=draft.depths[kept],
-        probabilities=draft.probabilities[kept],
+        tokens=draft.tokens[kept_nodes],
+        parents=draft.parents[kept_nodes],
+        depths=draft.depths[kept_nodes],
+        probabilities=draft.probabilities[kept_nodes],
         offsets=np.concatenate([[0], np.cumsum(np.minimum(counts, most))]).astype(np.int64),
     )
 
@@ -83,7 +83,7 @@ def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
 
 def _linked(tokens: Ints, parents: Ints) -> TreeRows:
     rows, width = parents.shape
-    every = np.arange(rows)
+    row = np.arange(rows)
     seen = np.zeros((rows, width, width), bool)
     depths = np.zeros((rows, width), np.int64)
     child = np.full((rows, width), -1, np.int64)
@@ -91,14 +91,14 @@ def _linked(tokens: Ints, parents: Ints) -> TreeRows:
     seen[:, 0, 0] = True
     # Parents come before children, so one pass down fills depths, and one pass up links children in order.
     for node in range(1, width):
-        above = parents[:, node]
-        seen[:, node] = seen[every, above]
+        parent = parents[:, node]
+        seen[:, node] = seen[row, parent]
         seen[:, node, node] = True
-        depths[:, node] = depths[every, above] + 1
+        depths[:, node] = depths[row, parent] + 1
     for node in range(width - 1, 0, -1):
-        above = parents[:, node]
-        sibling[:, node] = child[every, above]
-        child[every, above] = node
+        parent = parents[:, node]
+        sibling[:, node] = child[row, parent]
+        child[row, parent] = node
     return TreeRows(tokens=tokens, seen=seen, depths=depths, child=child, sibling=sibling)
 
 
@@ -116,19 +116,19 @@ def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[tor
 
 
 def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 0) -> torch.Tensor:
-    """Return each row's (width, length + width) flags, one row after the other: all earlier tokens, and the tree.
+    """Return flags of shape (width, length + width) per row, concatenated: earlier tokens, then the tree.
 
     SGLang 0.5.12 pads a batch with rows of one token to the next captured size and leaves the mask as it is
     (``replay_prepare`` of its ``cuda_graph_runner``); FlashInfer then reads (width, 1 + width) flags per padding row.
-    The mask therefore ends with flags for the rows up to ``batch`` that are missing.
+    The mask therefore ends with flags for the padding rows up to ``batch``.
     """
     width = rows.width
     padding = max(0, batch - len(lengths)) * width * (1 + width)
     # Start from all ones and clear the unseen nodes: only the tree's part of the mask is computed on the host.
     begin = width * (np.cumsum(lengths) - lengths) + width * width * np.arange(len(lengths))
     node = np.arange(width)
-    at = (begin + lengths)[:, None, None] + (lengths[:, None] + width)[:, :, None] * node[:, None] + node
+    flag_index = (begin + lengths)[:, None, None] + (lengths[:, None] + width)[:, :, None] * node[:, None] + node
     mask = torch.ones(int(width * lengths.sum()) + rows.seen.size + padding, dtype=torch.bool, device=device)
-    unseen = torch.from_numpy(at[~rows.seen]).to(device, non_blocking=True)
+    unseen = torch.from_numpy(flag_index[~rows.seen]).to(device, non_blocking=True)
     mask[unseen] = False
     return mask

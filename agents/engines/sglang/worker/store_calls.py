@@ -23,7 +23,7 @@ async def call_store(manager: Any, method: str, *args: Any) -> None:
     """Call ``insert``, ``save`` or ``restore`` of the store in all schedulers, on their manager's event loop.
 
     Raises:
-        OSError: If a scheduler could not do it.
+        OSError: If the call failed in a scheduler.
     """
     from sglang.srt.managers.io_struct import SetInternalStateReq
 

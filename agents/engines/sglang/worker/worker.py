@@ -1,11 +1,11 @@
 """SGLang's n-gram draft worker (0.5.12) with turntree's draft store instead of its n-gram corpus.
 
 ``NGRAMWorker`` runs the passes; this subclass chooses the nodes that they verify. It differs in three ways: drafts
-come from the draft store, by dialogue state; each pass may have another width, from 1 token per request (plain
-decoding) up; and the store outlives the key-value cache.
+come from the draft store, by dialogue state; each pass may have a different width, 1 token per request (plain
+decoding) or more; and the store outlives the key-value cache.
 
 ``clear_cache_pool``, which SGLang calls at every flush, weight update and release of memory, keeps the store. All
-ranks and requests are idle then, so turns that were aborted without a further pass end.
+ranks and requests are idle then, so the worker also ends turns that were aborted without a further pass.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
             RefusedSettings: If the server's arguments do not allow draft trees.
         """
         check_server(server_args)
-        # SGLang's own verification of trees is not exact by the seed: draw for foreign requests too.
+        # SGLang's own verification of trees ignores seeds, so turntree draws for requests of other clients too.
         draw_for_all()
         self.target_worker = target_worker
         self.model_runner = target_worker.model_runner
@@ -123,13 +123,13 @@ class NoCorpus:
     """The part of SGLang's corpus that is called when requests end."""
 
     def erase_match_state(self, request_ids: list[str]) -> None:
-        """Nothing to erase."""
+        """Do nothing: there is no corpus."""
 
 
 def make_drafter(
     server_args: Any, model_config: Any, widest: int, *, device: str = "cpu"
 ) -> TreeDrafter | FollowingDrafter:
-    """Create the drafter of one rank of an engine; the first rank's has an empty draft store."""
+    """Create the drafter of one rank of an engine; the first rank's drafter has an empty draft store."""
     settings = settings_from_environment()
     widths = settings.widths_within(widest, device=server_args.device)
     settings = replace(settings, widths=widths)

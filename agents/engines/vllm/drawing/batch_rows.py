@@ -3,8 +3,8 @@
 The arrays are rebuilt only when the batch changes: vLLM replaces its sampling metadata exactly when a request joins,
 leaves or moves (``InputBatch.refresh_metadata``), so comparing one object tells whether the arrays are current.
 
-Positions are read from the device, which holds those of all tokens of the pass. The length of a request's output on
-the host would be too large under asynchronous scheduling, which counts draft tokens before they are verified.
+Positions are read from the device. The output length on the host would be too large under asynchronous scheduling,
+which counts draft tokens before they are verified.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ GREEDY = 1e-5  #: Temperature below which vLLM takes the most probable token.
 _BUILT_IN = "vllm.v1.sample.logits_processor.builtin"
 
 
-class _Drawn(NamedTuple):
+class _RowSampling(NamedTuple):
     parameters: Any
     seed: int | None  #: ``None`` for greedy requests too
     given: int
     temperature: float
-    untouched: bool  #: seeded or greedy, and only temperature changes its logits
+    only_temperature: bool  #: seeded or greedy, and only temperature changes its logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class CurrentRows:
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
-        self._drawn: dict[str, _Drawn] = {}
+        self._by_request: dict[str, _RowSampling] = {}
         self._metadata: Any = None
         self._rows: BatchRows
 
@@ -76,36 +76,36 @@ class CurrentRows:
 
     def _read(self, metadata: Any) -> BatchRows:
         batch, requests = self._runner.input_batch, self._runner.requests
-        before, self._drawn = self._drawn, {}
+        before, self._by_request = self._by_request, {}
         for name in batch.req_ids:
             parameters = requests[name].sampling_params
             known = before.get(name)
-            # A caller may use an id again for another request.
-            self._drawn[name] = known if known and known.parameters is parameters else _drawn(parameters)
-        drawn = list(self._drawn.values())
-        seeds = np.array([row.seed or 0 for row in drawn], np.uint64)
-        base = np.array([row.given for row in drawn], np.int64) - batch.num_prompt_tokens[: len(drawn)]
+            # A caller may reuse an id for another request.
+            self._by_request[name] = known if known and known.parameters is parameters else _row_sampling(parameters)
+        rows = list(self._by_request.values())
+        seeds = np.array([row.seed or 0 for row in rows], np.uint64)
+        base = np.array([row.given for row in rows], np.int64) - batch.num_prompt_tokens[: len(rows)]
         # vLLM divides by the temperature in single precision.
-        temperature = np.array([row.temperature for row in drawn], np.float32).astype(np.float64)
+        temperature = np.array([row.temperature for row in rows], np.float32).astype(np.float64)
         held = torch.from_numpy(np.stack([seeds.view(np.int64), base, temperature.view(np.int64)]))
-        seeded = np.array([index for index, row in enumerate(drawn) if row.seed is not None], np.int64)
-        fused = all(row.untouched for row in drawn) and _untouched(metadata, self._runner.sampler)
+        seeded = np.array([index for index, row in enumerate(rows) if row.seed is not None], np.int64)
+        fused = all(row.only_temperature for row in rows) and _only_temperature(metadata, self._runner.sampler)
         held = held.to(self._runner.device, non_blocking=True)
         return BatchRows(seeded=seeded, seeds=seeds[seeded], held=held, fused=fused)
 
 
-def _drawn(parameters: Any) -> _Drawn:
+def _row_sampling(parameters: Any) -> _RowSampling:
     if parameters is None:  # a pooling model samples nothing
-        return _Drawn(parameters, None, 0, 0.0, False)
+        return _RowSampling(parameters, None, 0, 0.0, False)
     entries: Mapping[str, Any] | None = parameters.extra_args
     greedy = parameters.temperature < GREEDY
     seed = None if greedy else noise_seed(entries)
     changed = parameters.min_p or parameters.min_tokens or parameters.logit_bias
-    untouched = (greedy or seed is not None) and not changed
-    return _Drawn(parameters, seed, given_of(entries), parameters.temperature, untouched)
+    only_temperature = (greedy or seed is not None) and not changed
+    return _RowSampling(parameters, seed, given_of(entries), parameters.temperature, only_temperature)
 
 
-def _untouched(metadata: Any, sampler: Any) -> bool:
+def _only_temperature(metadata: Any, sampler: Any) -> bool:
     thinking = metadata.thinking_budget_state_holder
     return (
         metadata.top_k is None

@@ -2,7 +2,7 @@
 
 The kernels run if every request is seeded or greedy and the device has kernels. Otherwise vLLM samples, with the
 patches of ``seeded_draws``. Both produce the same tokens. Log-probabilities equal vLLM's ``processed_logprobs``
-within rounding. The rank of a token is computed for greedy requests only and is 0 for sampled ones: the rank would
+within rounding. The rank of a token is computed for greedy requests only and is 0 for sampled requests: the rank would
 take another read of all logits.
 
 Patches two methods of the model runner object: ``_sample``, and ``_dummy_sampler_run``, after which the kernels are
@@ -33,7 +33,7 @@ def kernels_on(kind: str) -> ModuleType | None:
 
 
 def install(runner: Any, rows: CurrentRows) -> None:
-    """Make a model runner sample by the kernels where it can."""
+    """Make a model runner sample with the kernels where they apply."""
     original, dry_run = runner._sample, runner._dummy_sampler_run
     synthetic = getattr(getattr(runner, "rejection_sampler", None), "synthetic_mode", False)
 
@@ -70,11 +70,11 @@ def warm_up(logits: Tensor) -> None:
 
 def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, drafted: Any) -> Any:
     # Without drafts, each request samples at the last token of its span in the batch.
-    where: dict[str, Any] = {"indices": runner.query_start_loc.gpu[1:], "shift": -1}
+    sampled_at: dict[str, Any] = {"indices": runner.query_start_loc.gpu[1:], "shift": -1}
     if drafted is not None:
         ends, width = drafted.cu_num_sampled_tokens, drafted.max_spec_len + 1
-        where = {"indices": drafted.logits_indices, "ends": ends, "width": width}
-    planes = kernels.draw_rows(logits, rows.held, runner.positions, **where)
+        sampled_at = {"indices": drafted.logits_indices, "ends": ends, "width": width}
+    planes = kernels.draw_rows(logits, rows.held, runner.positions, **sampled_at)
     if drafted is not None:
         planes = kernels.match_rows(planes, drafted.draft_token_ids, ends, width)
     outputs: Any = importlib.import_module("vllm.v1.outputs")
@@ -89,8 +89,8 @@ def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, 
 class StepLogprobs:
     """Tokens, log-probabilities and ranks in one int32 tensor (3, positions), so that one copy moves them.
 
-    Replaces vLLM's ``LogprobsTensors``. With ``sent``, the copy starts now: vLLM asks for the tokens first, and waits
-    for both at once.
+    Replaces vLLM's ``LogprobsTensors``. With ``sent``, the copy to the host starts now, so vLLM's wait for the tokens
+    covers the log-probabilities too.
     """
 
     def __init__(self, planes: Tensor, *, sent: bool = False) -> None:
@@ -107,7 +107,7 @@ class StepLogprobs:
 
     def tolists(self, cu_num_generated_tokens: list[int] | None = None) -> Any:
         """Return vLLM's ``LogprobsLists``."""
-        # All planes are int32; the second one holds the bits of float32 log-probabilities.
+        # All planes are int32; the second plane holds the bits of float32 log-probabilities.
         tokens, logprobs, ranks = self._on_host().numpy()
         lists: Any = importlib.import_module("vllm.v1.outputs").LogprobsLists
         return lists(tokens[:, None], logprobs.view(np.float32)[:, None], ranks, cu_num_generated_tokens)

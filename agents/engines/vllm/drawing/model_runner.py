@@ -1,7 +1,7 @@
 """Choice of vLLM's first model runner, and refusal of seeds that vLLM would ignore.
 
 Newer versions of vLLM choose their second model runner (V2) on accelerators by the model's architecture: 0.24 for
-six architectures, later versions for more. V2 has no sampler that could use turntree's seeds, and no custom drafters.
+six architectures, later versions for more architectures. V2 supports neither turntree's seeds nor custom drafters.
 Engines with seeded turns request the first runner before vLLM starts, and check it afterwards. Requests with a seed
 that reach V2, or an unchecked version of vLLM (for example under ``vllm serve``), are refused, because vLLM would
 silently draw fresh noise.
@@ -22,13 +22,13 @@ from turntree.agents.engines.request_wire import seed_of
 from turntree.agents.engines.vllm import compat
 
 _MARK = "turntree_refuses_seeds"
-VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"  #: vLLM's environment variable that chooses the runner: 0 is the first one.
+VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"  #: vLLM's environment variable that chooses the runner: 0 is the first runner.
 
 
 def unchecked() -> str:
     return (
-        f"turntree's seeds were checked with vLLM {' and '.join(compat.CHECKED)}, and {compat.installed_version()} is "
-        "installed: it verifies drafts by vLLM's own rule, and requests with a seed of turntree's are refused"
+        f"turntree's seeds are checked only with vLLM {' and '.join(compat.CHECKED)}, but {compat.installed_version()} "
+        "is installed: vLLM verifies drafts by its own rule, and turntree refuses requests with a turntree seed"
     )
 
 
@@ -62,7 +62,7 @@ def refuse_seeds() -> None:
             raise ValueError(unchecked())
         if seeded and self.vllm_config.use_v2_model_runner:
             raise ValueError(
-                "a request has a seed of turntree's, which vLLM's second model runner would ignore; start vLLM with "
+                "a request has a turntree seed, which vLLM's second model runner would ignore; start vLLM with "
                 f"{VARIABLE}=0, or send no seed"
             )
         return original(self, params, *args, **kwargs)

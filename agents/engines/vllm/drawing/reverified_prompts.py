@@ -1,9 +1,8 @@
 """Re-verification of a draft at the end of a prompt, in vLLM's pass over the prompt.
 
-A re-verified request (``request_wire``) asks for log-probabilities of its prompt. At each position of its given
-tokens it gets instead the token that the request would have sampled there, with that token's log-probability under
-the distribution that drew it. Nothing is computed for the rest of the prompt. vLLM samples the token after the given
-ones.
+A re-verified request (``request_wire``) asks for log-probabilities of its prompt. At each position of the given
+tokens, the patch instead returns the token that vLLM would have sampled there, with its log-probability under the
+sampling distribution. Nothing is computed for the rest of the prompt. vLLM samples the token after the given tokens.
 
 Patches ``_get_prompt_logprobs_dict`` of the model runner object, which vLLM calls with the hidden states after each
 pass. Checked with ``compat.CHECKED``; tests: ``test_reverified_prompts.py``.
@@ -42,7 +41,7 @@ def install(runner: Any) -> None:
         for name, width in widths.items():
             drawn = _reverify(runner, name, hidden, scheduled.get(name, 0))
             if drawn is None:
-                waiting[name] = width  # the prompt goes on in the next pass
+                waiting[name] = width  # the prompt continues in the next pass
             else:
                 results[name] = drawn
         return results

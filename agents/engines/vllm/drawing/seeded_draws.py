@@ -1,14 +1,14 @@
 """Seeded sampling inside vLLM, with noise that depends only on seed, position and token.
 
-vLLM's own seeds feed a generator whose numbers depend on how many were drawn before, so a draft would change the
+vLLM's own seeds feed a generator whose numbers depend on how many numbers it drew before, so a draft would change the
 tokens after it. Here a token is the winner of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted
-token is accepted exactly if it is that winner. A turn is therefore the same with and without drafts, alone and in a
-batch, and a turn sampled with the same seed is replayed by drafting it. All rows of a step are drawn and compared on
+token is accepted exactly if it is that winner. Drafts and the batch therefore do not change a
+turn, and drafting a turn that was sampled with the same seed replays it. All rows of a step are drawn and compared on
 their device, without waiting for it.
 
-Most steps on a GPU are sampled by ``fused_sampling``; this module handles the rest by three patches of vLLM's
+Most steps on a GPU are sampled by ``fused_sampling``; this module handles the other steps by three patches of vLLM's
 sampling: the object ``topk_topp_sampler`` of the runner's sampler, the method ``forward`` of its rejection sampler,
-and the function ``rejection_sample`` that this method calls. Greedy requests and those without turntree's seed are
+and the function ``rejection_sample`` that this method calls. Greedy requests and requests without a turntree seed are
 unchanged. Log-probabilities are vLLM's. Checked with ``compat.CHECKED``; tests: ``test_seeded_draws.py``.
 """
 
@@ -43,8 +43,8 @@ def install(runner: Any) -> None:
     inner = getattr(sampler, "topk_topp_sampler", None)
     if inner is None:
         logger.warning(
-            "requests with a seed of turntree's will draw fresh noise: that needs a model runner with "
-            "sampler.topk_topp_sampler, as vLLM %s have, and this is %s with %s",
+            "requests with a turntree seed will draw fresh noise: turntree needs a model runner with "
+            "sampler.topk_topp_sampler, as in vLLM %s, but got %s with %s",
             ", ".join(CHECKED),
             type(runner).__name__,
             type(sampler).__name__,
@@ -80,10 +80,10 @@ class _Draws(nn.Module):
         self, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         rows = self._rows.now()
-        # Logits of another number of rows belong to vLLM's dry run, not to requests.
+        # In vLLM's dry run, the logits do not have one row per request.
         if not len(rows.seeded) or len(logits) != rows.held.shape[1]:
-            untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
-            return untouched
+            result: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
+            return result
         index = rows.index
         scaled = constrained(logits[index], *(None if x is None else x[index] for x in (k, p)))
         winners = draw(scaled, rows.held[0, index], rows.ends(self._runner))
@@ -109,37 +109,41 @@ class _Draws(nn.Module):
 
         Args:
             tokens: vLLM's output, shape (rows, longest draft + 1), ``placeholder`` after the last token.
-            drafts: Draft tokens of all rows, shape (nodes,); ``lengths`` of them in each row.
+            drafts: Draft tokens of all rows, shape (nodes,).
+            lengths: Number of draft tokens of each row.
             logits: Logits of the nodes after all transforms, shape (nodes, vocabulary).
             bonus: The token after each whole draft, shape (rows, 1).
         """
         rows = self._rows.now()
         if not len(rows.seeded):
             return
-        # Nodes of all rows are concatenated; find those of the seeded rows, computed on the host in one go.
-        every = np.array(lengths, np.int64)
-        counts = every[rows.seeded]
-        own = np.repeat(np.arange(len(counts)), counts)  # for each node, the index of its row among the seeded ones
-        step = np.arange(len(own)) - (np.cumsum(counts) - counts)[own]
-        nodes = (np.cumsum(every) - every)[rows.seeded][own] + step
-        index, (ends, row, column, node) = rows.index, _on(tokens.device, counts, own, step, nodes)
-        mine = tokens.new_full((len(counts), tokens.shape[1]), placeholder)
-        drafted = mine.clone()
+        # Nodes of all rows are concatenated: compute the indices of the seeded rows' nodes on the host.
+        node_counts = np.array(lengths, np.int64)
+        counts = node_counts[rows.seeded]
+        # `row_of_node` is the index of a node's row among the seeded rows.
+        row_of_node = np.repeat(np.arange(len(counts)), counts)
+        step = np.arange(len(row_of_node)) - (np.cumsum(counts) - counts)[row_of_node]
+        nodes = (np.cumsum(node_counts) - node_counts)[rows.seeded][row_of_node] + step
+        index, (ends, row, column, node) = rows.index, _on(tokens.device, counts, row_of_node, step, nodes)
+        sampled = tokens.new_full((len(counts), tokens.shape[1]), placeholder)
+        drafted = sampled.clone()
         if len(nodes):
             scaled = logits if len(nodes) == len(logits) else logits[node]
             positions = (rows.ends(self._runner) - ends)[row] + column
-            mine[row, column] = draw(scaled, rows.held[0, index][row], positions).to(mine.dtype)
-            drafted[row, column] = drafts[node].to(mine.dtype)
-        mine.scatter_(1, ends[:, None], bonus[index].to(mine.dtype))
+            sampled[row, column] = draw(scaled, rows.held[0, index][row], positions).to(sampled.dtype)
+            drafted[row, column] = drafts[node].to(sampled.dtype)
+        sampled.scatter_(1, ends[:, None], bonus[index].to(sampled.dtype))
         # The bonus token is compared with the placeholder, which differs: no token after it counts.
-        met = (mine == drafted).cumprod(1).sum(1, keepdim=True)
-        tokens[index] = mine.masked_fill(torch.arange(mine.shape[1], device=mine.device) > met, placeholder)
+        matched = (sampled == drafted).cumprod(1).sum(1, keepdim=True)
+        tokens[index] = sampled.masked_fill(
+            torch.arange(sampled.shape[1], device=sampled.device) > matched, placeholder
+        )
 
 
 def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Return the winners of the race at ``positions`` in the turn, int64, shape (rows,).
 
-    ``logits`` are those after all transforms, shape (rows, vocabulary).
+    ``logits`` have all transforms applied, shape (rows, vocabulary).
     """
     from turntree.agents.engines.drafting.race import race_of_logits
 
@@ -154,7 +158,7 @@ def _on(device: torch.device, *indices: Sequence[int] | NDArray[np.int64]) -> tu
 
 
 def constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
-    # vLLM's own function, so that ties at the cut are the same; it may write into `logits`.
+    # vLLM's own function breaks ties at the cut as vLLM does; it may write into `logits`.
     if k is None and p is None:
         return logits
     module: Any = importlib.import_module("vllm.v1.sample.ops.topk_topp_sampler")

@@ -5,7 +5,7 @@ commits the tokens to the draft store and drafts. Before the inputs of the next 
 drafting thread, uploads the drafts and removes the positions without a draft from the step. A step of few tokens keeps
 all draft positions and waits later, before its input ids are built (``upload``).
 
-In a series of steps without drafts, steps are kept and read many at a time: they cost no more than without a drafter.
+Steps without drafts are buffered and read many at a time, so they cost no more than without a drafter.
 A turn that ends in a step still takes part in the next step, whose tokens ``ChainRows`` ignores.
 """
 
@@ -28,14 +28,14 @@ from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.spec_tree.budget.draft_budget import Allowance
 
-_HELD = 128  #: Steps without drafts after which the kept steps are read.
+_MAX_BUFFERED = 128  #: Steps without drafts after which the buffered steps are read.
 
 
 class _Step(NamedTuple):
     ids: list[str]  #: request ids, shape (rows,)
-    requests: dict[str, Any] | None  #: all of vLLM's requests; ``None`` if the batch is that of the step before
+    requests: dict[str, Any] | None  #: all of vLLM's requests; ``None`` if the batch is unchanged
     resumed: dict[str, list[int]]  #: tokens sampled earlier by the requests that were not in the step before
-    tokens: Tensor  #: shape (rows, most), -1 after the last of each row; valid once ``copied`` has passed
+    tokens: Tensor  #: shape (rows, most), -1 after each row's last token; valid once ``copied`` has passed
     copied: Any  #: CUDA event
     reading: list[int]  #: rows still inside their prompt; their sampled tokens do not count
     read: int  #: prompt tokens processed
@@ -54,10 +54,10 @@ class OverlappedDrafter(ForestDrafter):
         self._widths = np.zeros(rows, np.int32)
         #: planned draft positions of each request in the coming step, and how many may be filled
         self._planned = self._width = 0
-        self._held: list[_Step] = []
+        self._buffered: list[_Step] = []
         self._ids: list[str] = []
-        self._awaited = False  #: whether the coming step has draft positions that are not uploaded yet
-        self._records = threading.Lock()  #: held while steps or turns are read, never while waiting for a step
+        self._upload_pending = False  #: whether the coming step has draft positions that are not uploaded yet
+        self._records = threading.Lock()  #: locked while steps or turns are read, never while waiting for a step
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
         super().bind(runner, leads=leads)
@@ -66,14 +66,14 @@ class OverlappedDrafter(ForestDrafter):
     def update_token_ids_ngram(
         self, sampled: Tensor, batch: Any, _tokens: Any, _ends: Any, discarded: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each request's last token, number of sampled tokens, and all of them.
+        """Return each request's last token, number of sampled tokens, and all sampled tokens.
 
-        All on the device; -1 after the last token.
+        All tensors are on the device; -1 after the last token.
         """
-        kept = sampled.masked_fill(discarded[: len(sampled), None], -1)
-        counts = (kept >= 0).sum(1, dtype=torch.int32)
-        last = kept.gather(1, (counts - 1).clamp_(min=0).long()[:, None])[:, 0]
-        return last, counts, kept
+        valid = sampled.masked_fill(discarded[: len(sampled), None], -1)
+        counts = (valid >= 0).sum(1, dtype=torch.int32)
+        last = valid.gather(1, (counts - 1).clamp_(min=0).long()[:, None])[:, 0]
+        return last, counts, valid
 
     def propose(self, *args: Any) -> tuple[Tensor, None]:  # type: ignore[override]
         """Return the device buffer of the next step's drafts; ``upload`` fills it."""
@@ -90,10 +90,10 @@ class OverlappedDrafter(ForestDrafter):
         ids: list[str] = output._model_runner_output.req_ids
         requests, resumed = None, {}
         if ids != self._ids:
-            # vLLM changes its dictionary while the drafting thread reads it, hence the copy.
+            # Copy the dictionary: vLLM changes it while the drafting thread reads.
             requests = dict(self._runner.requests)
             for name in set(ids).difference(self._ids):
-                # -1 stands for tokens that are not on the host yet; those arrive with their own step.
+                # -1 stands for tokens that are not on the host yet; they arrive with their own step.
                 if before := [token for token in requests[name].output_token_ids if token >= 0]:
                     resumed[name] = before
         self._ids = ids
@@ -102,20 +102,20 @@ class OverlappedDrafter(ForestDrafter):
             output.async_copy_ready_event,
             output._invalid_req_indices,
         )
-        self._held.append(_Step(ids, requests, resumed, tokens, copied, reading, read))
-        # Nothing to draft: keep the step, and read many at once later.
-        if width == 0 and requests is None and len(self._held) < _HELD:
+        self._buffered.append(_Step(ids, requests, resumed, tokens, copied, reading, read))
+        # Nothing to draft: buffer the step, and read many steps at once later.
+        if width == 0 and requests is None and len(self._buffered) < _MAX_BUFFERED:
             return
         self.settle()
         self._planned = width
-        # The scheduler plans any length; graphs by length take only those in `lengths`.
+        # The scheduler plans any length; graphs by length take only the lengths in `lengths`.
         self._width = width = max((length for length in self.lengths if length <= width), default=width)
         began = time.perf_counter()
         self._session.mark_step(began, went_on=bool(self._rows))
         if width:
-            # The last held step is still running on the device; the thread waits for it, this one does not.
-            held, self._held = self._held, []
-            self._drafting = self._thread.submit(self._read_and_draft, began, held, width)
+            # The last buffered step still runs on the device. Only the drafting thread waits for that step.
+            buffered, self._buffered = self._buffered, []
+            self._drafting = self._thread.submit(self._read_and_draft, began, buffered, width)
         else:
             with self._records:
                 self._read_ended()
@@ -126,21 +126,21 @@ class OverlappedDrafter(ForestDrafter):
         Args:
             scheduler_output: The runner's own copy of vLLM's ``SchedulerOutput`` of the coming step.
         """
-        # Only requests of the last step's batch have draft positions (`DraftScheduler`), so row order is theirs.
+        # Only requests of the last step's batch have draft positions (`DraftScheduler`), so rows follow that batch.
         planned = scheduler_output.scheduled_spec_decode_tokens
-        self._awaited = bool(planned)
+        self._upload_pending = bool(planned)
         if not planned:
             return
         rows = len(self._ids)
         if scheduler_output.total_num_scheduled_tokens > FREE:
             self.upload()
-            kept = self._lengths[:rows]
+            lengths = self._lengths[:rows]
         else:
             # A step of few tokens costs the same with empty draft positions: keep them, and wait in `upload` instead.
-            kept = np.full(rows, self._width, np.int32)
+            lengths = np.full(rows, self._width, np.int32)
         scheduled, spare = scheduler_output.num_scheduled_tokens, 0
-        short = np.flatnonzero(kept < self._planned)
-        for row, drafted in zip(short.tolist(), kept[short].tolist(), strict=True):
+        short = np.flatnonzero(lengths < self._planned)
+        for row, drafted in zip(short.tolist(), lengths[short].tolist(), strict=True):
             name = self._ids[row]
             tokens = planned.get(name, ())
             if drafted < len(tokens):
@@ -154,8 +154,8 @@ class OverlappedDrafter(ForestDrafter):
 
     def upload(self) -> None:
         """Wait for the drafts and copy them to the device; positions without a draft hold token 0."""
-        if self._awaited:
-            self._awaited = False
+        if self._upload_pending:
+            self._upload_pending = False
             self.settle()
             # On the current stream, so the copy ends before the step's kernels read the drafts.
             self._on_device.copy_(self._on_host, non_blocking=True)
@@ -173,23 +173,23 @@ class OverlappedDrafter(ForestDrafter):
 
     def _read_ended(self) -> None:
         if self._drafting is not None and not self._drafting.done():
-            return  # the drafting thread reads them itself
+            return  # the drafting thread reads the steps itself
         with self._session.timed(waits=False):
-            # Steps end in order: stop at the first one whose copy has not arrived.
+            # Steps end in order: stop at the first step whose copy has not arrived.
             ready = 0
-            while ready < len(self._held) and self._held[ready].copied.query():
+            while ready < len(self._buffered) and self._buffered[ready].copied.query():
                 ready += 1
-            self._read_all(self._held[:ready])
-            del self._held[:ready]
+            self._read_all(self._buffered[:ready])
+            del self._buffered[:ready]
 
-    def _read_and_draft(self, began: float, held: list[_Step], width: int) -> None:
+    def _read_and_draft(self, began: float, buffered: list[_Step], width: int) -> None:
         with self._session.timed(waits=False):
             with self._records:
-                self._read_all(held[:-1])
-            held[-1].copied.synchronize()  # without the lock: counters must not wait for a running step
+                self._read_all(buffered[:-1])
+            buffered[-1].copied.synchronize()  # without the lock: counters must not wait for a running step
             with self._records:
-                step = self._read(held[-1])
-                self._chain_budget.learn(step, began, read=held[-1].read)
+                step = self._read(buffered[-1])
+                self._chain_budget.learn(step, began, read=buffered[-1].read)
                 allowed, most = None, self._chain_budget.most(step.live)
                 if step.live:
                     allowed = self._chain_budget.allow(step.live, turn_drafted=min(step.turn_drafted, most))
@@ -201,7 +201,7 @@ class OverlappedDrafter(ForestDrafter):
         drafts, lengths, widths = self._drafts[:rows], self._lengths[:rows], self._widths[:rows]
         self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
         if self.lengths:
-            lengths[:] = self._alike(drafts, lengths, self.lengths)
+            lengths[:] = self._cut_to_common_length(drafts, lengths, self.lengths)
         np.maximum(drafts, 0, out=drafts)  # the model embeds whole rows, and -1 is not a token id
 
     def _read_all(self, steps: list[_Step]) -> None:
@@ -216,7 +216,7 @@ class OverlappedDrafter(ForestDrafter):
                 continue
             self._read(batch[0])
             self._draft(None, 0, 0)
-            # Every later step has one token a request: read all of them by one call, columns being steps.
+            # Every later step has one token per request: read all of them in one call, with one column per step.
             if batch[1:]:
                 tokens = np.concatenate([step.tokens.numpy() for step in batch[1:]], axis=1).astype(np.int32)
                 result = self._chains.read_singly(self._slots, tokens)
@@ -230,20 +230,20 @@ class OverlappedDrafter(ForestDrafter):
         tokens: NDArray[np.int32] = step.tokens.numpy().astype(np.int32)
         tokens[step.reading] = -1
         if step.requests is not None:
-            self._follow(step.ids, step.requests)
-            self._drop_unlike(step)
+            self._update_batch(step.ids, step.requests)
+            self._drop_inconsistent(step)
         samples = tokens[:, 0] >= 0
         new = np.flatnonzero(samples & (self._slots < 0)).tolist()
         if new:
             self._open(step.ids, samples, {row: [t for t in tokens[row].tolist() if t >= 0] for row in new})
-            tokens = self._after_earlier(tokens, {row: self._earlier(step, row) for row in new})
+            tokens = self._prepend_earlier(tokens, {row: self._earlier(step, row) for row in new})
         result = self._chains.read(self._slots, tokens)
         self.counts.rows += result.rows
         self.counts.tokens += result.tokens
         return result
 
-    def _drop_unlike(self, step: _Step) -> None:
-        # vLLM drops tokens that a running step samples while its cache is reset: end turns that counted them.
+    def _drop_inconsistent(self, step: _Step) -> None:
+        # vLLM drops tokens that a running step samples while its cache is reset: end turns that counted such tokens.
         for name, before in step.resumed.items():
             row = self._rows.get(name)
             if row is not None and self._chains.lengths([row.slot]) != [len(before) + _given(row.request)]:
@@ -260,7 +260,7 @@ class OverlappedDrafter(ForestDrafter):
         return [*prompt[len(prompt) - _given(request) :], *step.resumed.get(step.ids[row], ())]
 
     @staticmethod
-    def _after_earlier(tokens: NDArray[np.int32], earlier: dict[int, list[int]]) -> NDArray[np.int32]:
+    def _prepend_earlier(tokens: NDArray[np.int32], earlier: dict[int, list[int]]) -> NDArray[np.int32]:
         longest = max(map(len, earlier.values()))
         if not longest:
             return tokens

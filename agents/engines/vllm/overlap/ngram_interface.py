@@ -1,16 +1,16 @@
-"""Replacement of vLLM's ``ngram_gpu``, which vLLM runs under asynchronous scheduling, by turntree's drafter.
+"""Run turntree's drafter in place of ``ngram_gpu``, vLLM's drafter for asynchronous scheduling.
 
-``ngram_gpu`` returns drafts on the device and the number of valid ones; before the next step, the runner waits for
+``ngram_gpu`` returns drafts and the number of valid drafts on the device; before the next step, the runner waits for
 these numbers and trims the positions that its scheduler planned. turntree's drafts come from the host, and the runner
 waits for turntree's drafting thread instead.
 
-Patches of the module ``v1.worker.gpu_model_runner`` (vLLM 0.24 and 0.28):
+Names patched in the module ``v1.worker.gpu_model_runner`` (vLLM 0.24 and 0.28), and what vLLM's own would do:
 
-- ``NgramProposerGPU``: would compile its own search.
-- ``update_scheduler_for_invalid_drafts``: waits, then reads the device once per request.
-- ``update_ngram_gpu_tensors_incremental``: copies all prompts for that search.
-- ``update_num_computed_tokens_for_batch_change``: ``torch.compile`` compiles it again, for half a second while
-  serving, whenever the number of requests changes its kind. Here it runs uncompiled.
+- ``NgramProposerGPU``: compile its own search.
+- ``update_scheduler_for_invalid_drafts``: wait, then read the device once per request.
+- ``update_ngram_gpu_tensors_incremental``: copy all prompts for the search.
+- ``update_num_computed_tokens_for_batch_change``: recompile with ``torch.compile`` for half a second while serving,
+  when the number of requests needs another specialisation. turntree runs the function uncompiled.
 
 Patches of the model runner: ``num_tokens_no_spec_gpu`` becomes a host array, which vLLM writes element by element;
 ``_prepare_input_ids`` waits for drafts; ``execute_model`` and ``sample_tokens`` skip the work for drafts in steps
@@ -60,10 +60,10 @@ def follow(runner: Any, drafter: Drafter) -> None:
 
     runner._prepare_input_ids = prepare_input_ids
     runner.num_tokens_no_spec_gpu = np.zeros(runner.max_num_reqs, np.int32)
-    _Modes(runner, drafter)
+    _StepPatches(runner, drafter)
 
 
-class _Modes:
+class _StepPatches:
     def __init__(self, runner: Any, drafter: Drafter) -> None:
         self._runner = runner
         self._drafter = drafter
@@ -73,10 +73,10 @@ class _Modes:
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         before, self._planned = self._planned, bool(scheduler_output.scheduled_spec_decode_tokens)
-        # A step after one with drafts corrects positions; a step before one builds the drafter's arguments.
+        # After a step with drafts, vLLM corrects positions; before such a step, it builds the drafter's arguments.
         if before or self._planned or scheduler_output.num_spec_tokens_to_schedule:
             return self._execute(scheduler_output, *args, **kwargs)
-        return _plainly(self._runner, self._execute, scheduler_output, *args, **kwargs)
+        return _without_drafts(self._runner, self._execute, scheduler_output, *args, **kwargs)
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
         state = self._runner.execute_model_state
@@ -87,15 +87,15 @@ class _Modes:
         if width or self._planned:
             output = self._sample(*args, **kwargs)
         else:
-            output = _plainly(self._runner, self._sample, *args, **kwargs)
+            output = _without_drafts(self._runner, self._sample, *args, **kwargs)
         drafted = sum(map(len, step.scheduled_spec_decode_tokens.values()))
         prompt_tokens = step.total_num_scheduled_tokens - drafted - len(step.num_scheduled_tokens)
         self._drafter.record(output, width, prompt_tokens)
         return output
 
 
-def _plainly(runner: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # Without these two settings vLLM skips the work for drafts; its request states are the same either way.
+def _without_drafts(runner: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # Without these two settings, vLLM skips the work for drafts; the request states do not change.
     config, overlapped = runner.speculative_config, runner.use_async_spec_decode
     runner.speculative_config, runner.use_async_spec_decode = None, False
     try:

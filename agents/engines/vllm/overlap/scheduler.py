@@ -1,8 +1,7 @@
 """The scheduler of asynchronous steps with drafts: it decides whether a step has drafts, and how long they may be.
 
-The scheduler sees the duration of each step in every layout of processes, so the switch between steps with and
-without drafts is here. A step without drafts is planned as vLLM's own scheduler plans it, and the worker runs it as
-vLLM's own worker does (``ngram_interface``).
+The scheduler can time each step in every process layout, so the switch between steps with and without drafts is here.
+vLLM's own scheduler and worker handle steps without drafts (``ngram_interface``).
 """
 
 from __future__ import annotations

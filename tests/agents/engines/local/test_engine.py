@@ -191,7 +191,7 @@ async def test_a_store_given_to_an_engine_is_of_its_tokenizer_and_drafts_no_toke
     with LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=poisoned) as engine:
         again = await engine.generate(TurnRequest(prompts[0], how, state=state))
     assert again.token_ids == turn.token_ids
-    with pytest.raises(ValueError, match=f"expected turns of the tokenizer {forest.config.tokenizer}, got those of x;"):
+    with pytest.raises(ValueError, match=f"expected turns of the tokenizer {forest.config.tokenizer}, got turns of x;"):
         LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=SpecForest(ForestConfig(tokenizer="x")))
 
 

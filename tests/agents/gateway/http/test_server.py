@@ -115,7 +115,7 @@ def test_a_name_that_stands_for_an_address_of_others_needs_a_key(monkeypatch: py
     settings = GatewaySettings(model="m", max_context=8, host="localhost", port=0)
     real = socket.create_server
     monkeypatch.setattr(socket, "create_server", lambda address, **how: real(("0.0.0.0", address[1]), **how))
-    with pytest.raises(UsageError, match=r"--host localhost is 0\.0\.0\.0 here, .*--api-key"):
+    with pytest.raises(UsageError, match=r"--host localhost resolves to 0\.0\.0\.0, .*--api-key"):
         listen(settings)
 
 

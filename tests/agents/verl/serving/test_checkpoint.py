@@ -153,7 +153,7 @@ def relisted(**changes: Any) -> Callable[[bytes], bytes]:
         ("state.json", relisted(files=3), r"state\.json cannot be read"),
         ("state.json", lambda _: b"[" * 60_000, r"state\.json cannot be read"),
         ("state.json", relisted(step=4), "step is 4"),
-        ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got those of other; use"),
+        ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got turns of other; use"),
     ],
 )
 async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(tmp_path, name, spoil, said):
@@ -166,7 +166,7 @@ async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(tmp_path,
 
 async def test_tokens_beyond_the_vocabulary_are_refused_and_an_older_state_without_a_tokenizer_is_read(tmp_path):
     server = await save(tmp_path / "state")
-    with pytest.raises(DamagedCheckpoint, match=r"from 0 to 1, got [234]: these turns are of"):
+    with pytest.raises(DamagedCheckpoint, match=r"from 0 to 1, got [234]: the turns are"):
         Server(2).state.read(tmp_path / "state", step=1)
     listed = tmp_path / "state" / "state.json"
     listed.write_text(listed.read_text().replace('"tokenizer": "ours",', ""))

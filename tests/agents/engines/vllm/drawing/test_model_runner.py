@@ -54,7 +54,7 @@ def test_a_version_that_was_not_checked_drafts_and_refuses_seeds_by_name(front, 
     """Control: the same requests with a checked version, above."""
     monkeypatch.setattr("turntree.agents.engines.vllm.compat.installed_version", lambda: "0.33.0")
     model_runner.refuse_seeds()
-    with pytest.raises(ValueError, match=r"checked with vLLM 0\.24 and 0\.28, and 0\.33\.0 is installed"):
+    with pytest.raises(ValueError, match=r"checked only with vLLM 0\.24 and 0\.28, but 0\.33\.0 is installed"):
         front(second=second)._validate_params(parameters(5), "text")
     assert front(second=second)._validate_params(parameters(None), "text") == "validated for text"
     with pytest.raises(RuntimeError, match=r"0\.33\.0 is installed"):

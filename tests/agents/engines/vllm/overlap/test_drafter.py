@@ -205,10 +205,10 @@ def test_steps_without_drafts_are_kept_unread_and_then_read_in_their_order(runne
 
 def test_of_many_steps_without_drafts_those_that_have_ended_are_read(runner: Runner) -> None:
     runner.add("a", max_tokens=50)
-    for number in range(overlapped._HELD - 1):  # the first is read at once, as its request is new
+    for number in range(overlapped._MAX_BUFFERED - 1):  # the first is read at once, as its request is new
         runner.step({"a": [20 + number % 9]})
     running = [runner.step({"a": [40]}, passed=False) for _ in range(2)]
-    assert runner.drafter.counts.steps == overlapped._HELD - 1
+    assert runner.drafter.counts.steps == overlapped._MAX_BUFFERED - 1
     assert [copied.waits for copied in running] == [0, 0]
 
 
