@@ -59,7 +59,7 @@ class Forking(Talking):
 class KilledWhileReverifying(Forking):
     """Kill the engine's ``server`` once while it re-verifies a turn that a weight update interrupted.
 
-    Creates the file ``reverifying`` in ``folder``. The process stops just before it receives the turn, until it is killed.
+    Creates the file ``reverifying`` in ``folder``. The process stops just before the turn arrives, until it is killed.
     """
 
     step_inline = True

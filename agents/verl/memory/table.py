@@ -14,7 +14,7 @@ from turntree.agents.verl.memory.phases import Estimate, estimate
 
 _LONGEST, _SHORT = "airline", "gsm8k"  #: environments with long and short episodes
 _HEAD = """\
-| size | GPUs | engine | rollout | log-probs | update | transfer | GPU memory, share | GPU memory with PPO, share | episodes at once | host |
+| size | GPUs | engine | rollout | log-probs | update | transfer | memory share | with PPO | episodes at once | host |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
 
