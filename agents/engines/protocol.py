@@ -172,7 +172,8 @@ class Completion:
     top: TopLogprobs | None = None
     #: weights version of each token, shape (tokens,); empty if all are of ``weights_version``
     versions: tuple[int, ...] = ()
-    #: tokens inserted without being sampled, shape (tokens,), empty if none: not trained on, log-probability 0
+    #: whether each token was inserted instead of sampled, shape (tokens,); empty if none was. Such a token is not
+    #: trained on, and its log-probability is 0
     forced: tuple[bool, ...] = ()
 
 

@@ -173,7 +173,7 @@ def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
     (tmp_path / "suite.yaml").write_text(block_after("docs/howto/evaluate.md", "Your own suite:"))
     assert [task.name for task in read_suite(tmp_path / "suite.yaml")] == ["sums", "AIME24"]
-    (tmp_path / "mine.yaml").write_text(block_after("docs/training.md", "## A file of one's own"))
+    (tmp_path / "mine.yaml").write_text(block_after("docs/training.md", "## Your own configuration file"))
     # In number of what the page leaves to the reader.
     environment = ["turntree.env=turntree/Arithmetic-v0", "actor_rollout_ref.model.path=some/model"]
     choice = compose(str(tmp_path / "mine.yaml"), environment).choice

@@ -122,9 +122,9 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
     if conflict := next(_conflicts(choice, requires), None):
         group, option, other, name = conflict
         rules = requires[f"{group}={option}"]
-        message = f"{group}={option} goes with {other}={' or '.join(rules[other])}, got {other}={name}"
+        message = f"{group}={option} needs {other}={' or '.join(rules[other])}, got {other}={name}"
         if other == DEVICE:
-            message += f" (of size={choice.size})"
+            message += f" (set by size={choice.size})"
         message += f": {rules['because']}" if "because" in rules else ""
         if DEVICE in (group, other) or "size" in (group, other):
             sizes = [size for size in list_options("size") if fits(with_size(choice, size), requires)]

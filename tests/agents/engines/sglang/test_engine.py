@@ -71,7 +71,7 @@ class TestSglang(OwnEngineChecks):
         turn, before = policy.seeded(prompt, 24, 8), self.held(engine)[0]
         call("insert", [to_wire(here)], [turn])
         for beyond in (32, 2**31 - 1):  # the model knows 32 tokens
-            with pytest.raises(OSError, match="could not insert; the log of its scheduler says why"):
+            with pytest.raises(OSError, match="could not insert; see the log of SGLang"):
                 call("insert", [to_wire(here)] * 2, [turn, [*turn[:3], beyond]])
         assert self.held(engine)[0] == before + 1
         found = await engine.generate(TurnRequest(prompt, sampling, state=here))
@@ -86,7 +86,7 @@ class TestSglang(OwnEngineChecks):
         assert self.held(engine) != held
         call("restore", str(tmp_path / "store"))
         assert self.held(engine) == held
-        with pytest.raises(OSError, match="could not restore; the log of its scheduler says why"):
+        with pytest.raises(OSError, match="could not restore; see the log of SGLang"):
             call("restore", str(tmp_path / "no store"))
         assert self.held(engine) == held
 
@@ -119,7 +119,7 @@ async def test_a_turn_says_which_of_its_tokens_were_drafted(engine: SglangEngine
 
 def test_more_context_than_the_model_has_is_refused_before_sglang_starts(folder: Path) -> None:
     config = SglangEngineConfig(max_context=CONTEXT + 1, engine_args={"device": "cpu"})
-    with pytest.raises(ValueError, match=f"max_context is {CONTEXT + 1}, and the model .* has a context of {CONTEXT}"):
+    with pytest.raises(ValueError, match=f"max_context is {CONTEXT + 1}, but the model .* has a context of {CONTEXT}"):
         SglangEngine(folder, config=config)
 
 
