@@ -1,4 +1,4 @@
-"""The integration with verl: the plugin, patches of verl's defects, the CPU as a platform, and ``launch``.
+"""Integration with verl: the plugin, workarounds for verl's bugs, the CPU platform, and the launcher.
 
-Not here: what is in the sub-packages ``config``, ``records``, ``episodes``, ``playing``, ``serving``, ``run``.
+The sub-packages ``config``, ``records``, ``episodes``, ``playing``, ``serving`` and ``run`` hold the rest.
 """

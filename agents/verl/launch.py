@@ -1,11 +1,11 @@
-"""``turntree train``: an unmodified ``verl.trainer.main_ppo`` in a process of its own.
+"""``turntree train``: run an unmodified ``verl.trainer.main_ppo`` in a child process.
 
-verl is imported there while the configuration, passed to Hydra as it is, and the rows of the environment are
-written to the run's folder here. On the CPU Ray's workers are forks of a process that has imported what they need
-(``prefork``). Ray's files are in a short temporary folder that is removed afterwards.
+While the child process imports verl, this process writes the configuration and the environment's rows to the run's
+folder. Hydra reads that configuration unchanged. On the CPU, Ray's workers are forks of a process that has already
+imported their modules (``prefork``). Ray's files are in a temporary folder with a short path, removed at the end.
 
-One training writes to a folder at a time: it holds the folder's lock until the last of its processes has ended. They
-end when this one does, also by ``kill -9`` (``guard``).
+Only one training at a time writes to a folder. The training holds the folder's lock until its last process has ended.
+If this process ends, even by ``kill -9``, ``guard`` ends all processes of the training.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ logger = logging.getLogger(__name__)
 _EXECUTABLE = f"{INIT}.runtime_env.py_executable"
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 8.0
-"""For verl to shut Ray down and to close its loggers, before they are killed."""
-_ENDED_SECONDS = 30.0
-"""For the processes of a training whose launcher has been killed to end: their guard takes a fraction of a second."""
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a training as Ctrl-C does; SIGHUP is what a closed terminal sends."""
+"""Time that verl gets to shut Ray down and to close its loggers, before both are killed."""
+_LOCK_SECONDS = 30.0
+"""Time that the processes of an earlier training get to end after its launcher was killed; ``guard`` needs under 1 s."""
+_EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a training as Ctrl-C does. A terminal sends SIGHUP when it is closed."""
 _LOG_TAIL = 30
-_LEARNT_NOTHING = 1
+_STATUS_NOTHING_LEARNT = 1
 """Exit status of a run whose episodes all failed."""
-SAVING = "with trainer.save_freq=10 trainer.resume_mode=auto it goes on from the last of every tenth step"
-"""How a training goes on after it was stopped."""
-_RAY_WAS_SLOW = "The current node timed out during startup"
-"""Ray's message when its processes are not up after 30 seconds, a limit without a setting."""
+SAVING = "trainer.save_freq=10 trainer.resume_mode=auto saves every tenth step and resumes from the last one saved"
+"""Advice on how to resume a stopped training."""
+_RAY_TIMEOUT = "The current node timed out during startup"
+"""Ray's message when its processes have not started after 30 seconds; Ray has no setting for this limit."""
 
 
 def train(
@@ -73,25 +73,25 @@ def train(
     on_phase: Callable[[Phase], None] = lambda phase: None,
     advice: str = SAVING,
 ) -> int:
-    """Train, and wait for the end.
+    """Run a training, and wait until it ends.
 
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
         overrides: ``key=value``, see ``compose``.
-        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; with what goes
-            on after half a minute without news; and at a good end.
-        advice: How a run that is stopped before its first checkpoint goes on, in keys that the command takes.
+        on_phase: Called at the start of each phase until the first step ends, when verl is being stopped, and when
+            verl ends successfully. After 30 seconds without news, called with the current activity.
+        advice: Logged if the run is stopped before its first checkpoint: how to resume, as keys for the command.
 
     Returns:
-        Exit status of verl: 0 if it trained to the end. 1 if it was ended because every episode of two consecutive
-        steps failed or the policy had no turn in them, or of all its steps.
+        verl's exit status, 0 if the training is complete. 1 if turntree stopped the training because no episode of two
+        consecutive steps, or of the whole run, could be trained on: each had failed or had no turn of the policy.
 
     Raises:
         ConfigError: If the configuration is wrong.
         UsageError: If another training writes to the folder.
         MissingExtra: If verl is not installed.
-        KeyboardInterrupt: After Ctrl-C, once verl and Ray are stopped; how the run goes on is logged.
-        SystemExit: After SIGTERM or SIGHUP, likewise.
+        KeyboardInterrupt: After Ctrl-C, once verl and Ray have stopped. The log says how to resume the run.
+        SystemExit: After SIGTERM or SIGHUP, once verl and Ray have stopped.
     """
     composition = compose(config, overrides)
     folder = run_folder(composition)
@@ -99,7 +99,7 @@ def train(
         raise problems[0]
     folder.root.mkdir(parents=True, exist_ok=True)
     instead = "name another folder: turntree.run_dir=FOLDER"
-    with closing(OneWriter(folder.root, inherited=_ENDED_SECONDS, instead=instead)) as lock:
+    with closing(OneWriter(folder.root, inherited=_LOCK_SECONDS, instead=instead)) as lock:
         return _train(composition, folder, lock.descriptor, on_step, on_phase, advice)
 
 
@@ -123,9 +123,9 @@ def _train(
     lost = progress.lost
     kills = kernel_kills()
     try:
-        with _ending_on_signals():
+        with _exiting_on_signals():
             status = _run(composition, folder, lock, progress)
-            if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
+            if status != 0 and _RAY_TIMEOUT in folder.log.read_text(errors="replace"):
                 progress.tell("Ray did not start within its 30 seconds; the machine is busy: trying once more")
                 progress.restart()
                 status = _run(composition, folder, lock, progress)
@@ -133,11 +133,11 @@ def _train(
         logger.error("stopped %s; %s", progress, checkpoints)
         raise
     finally:
-        with suppress(OSError):  # of a full disk: they are joined at the next start
+        with suppress(OSError):  # the disk may be full; the next start joins the metrics
             join_metrics(folder)
     if lost.ends_the_run or lost.learnt_nothing:
         logger.error("the training was stopped: %s", lost)
-        return status or _LEARNT_NOTHING
+        return status or _STATUS_NOTHING_LEARNT
     if status == 0:
         progress.tell(f"done; the episodes: turntree view {folder.root}")
         return status
@@ -147,24 +147,24 @@ def _train(
         logger.error("%s; %s", full, checkpoints)
         return status
     killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
-    _say_why(status, killed or logged_error(log), folder, log)
+    _log_error(status, killed or logged_error(log), folder, log)
     if killed is None and (first := first_failure(folder, progress.step + 1)):
-        logger.error("before that, %s", first)  # what followed is seldom the cause
+        logger.error("before that, %s", first)  # later failures are seldom the cause
     return status
 
 
 def _tools(settings: TrainSettings) -> list[str]:
-    """Names of the environment's tools; none if it cannot be made now, which must not end a training."""
+    """Return the names of the environment's tools; none if the environment cannot be created now."""
     try:
         with closing(make_env(settings.env, settings.env_kwargs)) as env:
             return [tool.name for tool in env.offered_tools]
-    except Exception:
-        logger.warning("the environment's tools are not known", exc_info=True)
+    except Exception:  # must not end the training
+        logger.warning("cannot list the environment's tools", exc_info=True)
         return []
 
 
-def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:
-    """Name the error that verl ended with, or show the end of its output if none is known."""
+def _log_error(status: int, why: str | None, folder: RunFolder, log: str) -> None:
+    """Log the error that ended verl, or the last lines of verl's output if the error is unknown."""
     if why is not None:
         logger.error("%s; all output of verl is in %s", why, folder.log)
         return
@@ -178,11 +178,11 @@ def prepare(
     """Write the rows and the final configuration of a run.
 
     Args:
-        ray_dir: Folder for Ray's files, if it is started for this run.
-        tell: Called with a line if the environment has fewer tasks than a training takes by default.
+        ray_dir: Folder for Ray's files, unless the run joins a running Ray cluster.
+        tell: Called with a message if the environment has fewer tasks than a training uses by default.
 
     Raises:
-        ConfigError: As ``draw_tasks``.
+        ConfigError: See ``draw_tasks``.
     """
     config = composition.verl
     draw_tasks(composition, folder, tell)
@@ -198,7 +198,7 @@ def prepare(
 
 
 def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
-    """Socket of the server whose forks are Ray's workers; ``None`` if each worker starts its own interpreter.
+    """Return the socket of the server that forks Ray's workers; ``None`` if each worker starts a new interpreter.
 
     Forks cannot inherit an accelerator, and on a running cluster workers start on other machines.
     """
@@ -206,12 +206,12 @@ def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
     if not composition.settings.fork_workers or config.trainer.device != "cpu" or not hasattr(os, "fork"):
         return None
     socket = ray_dir / "fork"
-    ours = OmegaConf.select(config, _EXECUTABLE) in (None, prefork.py_executable(socket))
-    return None if not ours or joins_cluster(config) else socket
+    is_default = OmegaConf.select(config, _EXECUTABLE) in (None, prefork.py_executable(socket))
+    return None if not is_default or joins_cluster(config) else socket
 
 
 def command(folder: RunFolder, socket: Path | None) -> list[str]:
-    """The command line of a run."""
+    """Return the command line of a run."""
     arguments = [
         f"--config-path={folder.root}",
         f"--config-name={folder.config.stem}",
@@ -224,7 +224,7 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
 
 
 def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progress) -> int:
-    # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
+    # Ray keeps its sockets in this folder, and the path of a socket is limited to about 100 characters.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     with folder.log.open("wb") as log, Guard(ray_dir, holding=lock) as guard:
         process = subprocess.Popen(
@@ -240,7 +240,7 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
             guard.watch(process.pid)
             progress.tell("writing the tasks, importing verl")
             prepare(composition, folder, ray_dir, progress.tell)
-            _let_go(process)
+            _release(process)
             while True:
                 try:
                     status = process.wait(_POLL_SECONDS)
@@ -249,12 +249,12 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
                     progress.look()
                 if progress.lost.ends_the_run:
                     _stop(process)
-                    return _LEARNT_NOTHING
+                    return _STATUS_NOTHING_LEARNT
             progress.look()
             return status
         except BaseException:
             if process.poll() is None:
-                with suppress(OSError):  # of a terminal that is closed
+                with suppress(OSError):  # the terminal may be closed
                     progress.tell("stopping verl and Ray")
             _stop(process)
             raise
@@ -263,32 +263,32 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
 def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
     settings, config = composition.settings, composition.verl
     names = (settings.env, *settings.rewards, *_programs(settings.env_kwargs))
-    found = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
-    return hub_variables(config.actor_rollout_ref.model.path) | found
+    variables = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
+    return hub_variables(config.actor_rollout_ref.model.path) | variables
 
 
 def _programs(env_kwargs: Mapping[str, Any]) -> list[str]:
-    """Programs, and environments that they have the tasks of, among an environment's settings: ``MODULE:NAME``."""
+    """Return all ``MODULE:NAME`` among the settings: the program, the environment of its tasks, and the rewards."""
     named = [env_kwargs.get("program"), env_kwargs.get("env"), *(env_kwargs.get("rewards") or ())]
     return [name for name in named if isinstance(name, str) and ":" in name]
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
-    """Send the line that ``prefork`` waits for; a process that has ended already has its error in the log."""
+def _release(process: subprocess.Popen[bytes]) -> None:
+    """Send the line that ``prefork`` waits for. If the process has already ended, the log has its error."""
     assert process.stdin is not None, "started with a pipe"
     with suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(b"\n")
 
 
 @contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """Let these signals unwind the stack as Ctrl-C does, so that verl and Ray are stopped by all of them."""
+def _exiting_on_signals() -> Iterator[None]:
+    """Raise ``SystemExit`` on SIGTERM and SIGHUP, so that the stack is unwound, and verl and Ray are stopped."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    for number in _ENDING:
-        if before[number] is not signal.SIG_IGN:  # of nohup
+    before = {number: signal.getsignal(number) for number in _EXIT_SIGNALS}
+    for number in _EXIT_SIGNALS:
+        if before[number] is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -298,9 +298,9 @@ def _ending_on_signals() -> Iterator[None]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt verl, whose driver then shuts Ray down, and wait; who does not want to wait interrupts again.
+    """Interrupt verl, so that verl's driver shuts Ray down, and wait. A second Ctrl-C ends the wait.
 
-    What is left is ended by the guard.
+    The guard ends the remaining processes.
     """
     with suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGINT)

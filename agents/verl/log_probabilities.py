@@ -1,6 +1,7 @@
-"""Log-probabilities of chosen tokens with little memory: of tensors as large as the logits only the gradient is made.
+"""Log-probabilities of chosen tokens with little memory: only the gradient is as large as the logits.
 
-Left to itself autograd makes five for a vocabulary of 49,152 and 2,048 tokens, 400 MB each in float32.
+Plain autograd allocates five tensors of that size. With a vocabulary of 49,152 and 2,048 tokens, each takes 400 MB in
+float32.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_LOGITS = 1 << 23
-"""Logits of a chunk; 32 MB in float32."""
+_CHUNK_LOGITS = 1 << 23
+"""Number of logits in a chunk; 32 MB in float32."""
 
 
 class ChosenLogProbabilities(torch.autograd.Function):
-    """``apply(logits, labels)`` gives the log-probability of each label, float32, in the shape of the labels.
+    """``apply(logits, labels)`` returns the log-probability of each label, float32, in the shape of ``labels``.
 
-    The gradient of a log-probability by the logits is the label's one-hot vector less the softmax; both are computed by
-    chunks of rows, a small policy's in one.
+    The gradient of a log-probability with respect to the logits is the label's one-hot vector minus the softmax. Both
+    passes work on chunks of rows; a small policy needs only one chunk.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        """Logits of shape (..., vocabulary), labels of shape (...)."""
+        """Take logits of shape (..., vocabulary) and labels of shape (...)."""
         rows, chosen = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1, 1)
         totals = torch.cat([rows[part].float().logsumexp(-1) for part in _chunks(rows)])
         ctx.save_for_backward(rows, chosen, totals)
@@ -33,7 +34,7 @@ class ChosenLogProbabilities(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """The gradient of the logits, in their dtype."""
+        """Return the gradient of the logits, in the dtype of the logits."""
         rows, chosen, totals = ctx.saved_tensors
         weights = gradients[0].reshape(-1, 1).float()
         gradient = torch.empty_like(rows)
@@ -44,5 +45,5 @@ class ChosenLogProbabilities(torch.autograd.Function):
 
 
 def _chunks(rows: Tensor) -> Iterator[slice]:
-    size = max(1, _LOGITS // rows.shape[-1])
-    yield from (slice(at, at + size) for at in range(0, max(1, len(rows)), size))
+    size = max(1, _CHUNK_LOGITS // rows.shape[-1])
+    yield from (slice(start, start + size) for start in range(0, max(1, len(rows)), size))

@@ -8,22 +8,22 @@ from typing import Any
 ROLLOUT_NAME = "turntree"
 """Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
 ENGINES = (ROLLOUT_NAME, "vllm", "sglang")
-"""Values of it whose servers play turntree's turns, and have a part in checkpoints."""
+"""Values of ``rollout.name`` whose servers sample turntree's turns and save a part of each checkpoint."""
 REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-"""Settings of ``actor_rollout_ref.rollout`` whose product is the number of devices of a replica; unset ones are 1."""
+"""Settings of ``actor_rollout_ref.rollout`` whose product is a replica's number of devices; an unset one counts as 1."""
 
 
 def replica_count(config: Any) -> int:
-    """Rollout replicas of a training with verl's whole configuration ``config``."""
+    """Return the number of rollout replicas of a training; ``config`` is verl's whole configuration."""
     rollout = config.actor_rollout_ref.rollout
-    beside = config.actor_rollout_ref.get("hybrid_engine", True)  # else they have devices of their own
-    where = config.trainer if beside else rollout
-    devices: int = where.nnodes * where.n_gpus_per_node
+    shares_devices = config.actor_rollout_ref.get("hybrid_engine", True)  # with the trainer
+    section = config.trainer if shares_devices else rollout
+    devices: int = section.nnodes * section.n_gpus_per_node
     return devices // math.prod(int(rollout.get(size) or 1) for size in REPLICA_SIZES)
 
 
 def server_name(replica_rank: int, suffix: str = "", *, backend: str = ROLLOUT_NAME) -> str:
-    """Name of the Ray actor that serves a replica; of the first node's where verl starts one a node.
+    """Return the name of the Ray actor that serves a replica; the first node's actor if verl starts one per node.
 
     Args:
         backend: ``rollout.name``.

@@ -1,11 +1,9 @@
-"""Every change that turntree makes to verl's own code, each for one upstream defect.
+"""All changes that turntree makes to verl's own code; each works around one upstream bug.
 
-Those of ``apply_cpu_patches`` are applied by the plugin, only on the CPU platform, and
-refuse versions that they were not checked against, so that an upgrade is a decision.
-Those of ``apply_step_patches`` are applied in every trainer, by its sampler: they act
-only where verl would raise, whatever its version. ``tests/agents/verl/test_patches.py``
-fails as soon as upstream no longer has a defect. Nothing else in turntree assigns to a
-verl module.
+The plugin calls ``apply_cpu_patches``, only on the CPU platform. These patches refuse verl versions that they were not
+tested with. Every trainer's sampler calls ``apply_step_patches``. These patches work with any version and act only
+where verl would raise. ``tests/agents/verl/test_patches.py`` fails as soon as verl has fixed one of the bugs. No other
+module of turntree assigns to a verl module.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any
 from turntree.envs.errors import pip_install
 
 VERSIONS = ("0.9.1",)
-"""Versions of verl that the patches were checked against."""
+"""Versions of verl that the CPU patches were tested with."""
 
 
 def apply_cpu_patches() -> None:
@@ -31,7 +29,7 @@ def apply_cpu_patches() -> None:
     installed = importlib.metadata.version("verl")
     if installed not in VERSIONS:
         raise RuntimeError(
-            f"training on the CPU was checked with verl {', '.join(VERSIONS)}, and verl {installed} is "
+            f"training on the CPU was tested with verl {', '.join(VERSIONS)}, but verl {installed} is "
             f"installed: {pip_install(f'verl=={VERSIONS[-1]}')}"
         )
     name_one_process_group_backend()
@@ -41,7 +39,7 @@ def apply_cpu_patches() -> None:
 
 
 def apply_step_patches() -> None:
-    """Apply every patch that lets a trainer go on after a step whose episodes were all lost, or all but one."""
+    """Apply the patches that let a trainer continue after a step in which all, or all but one, episodes failed."""
     take_no_variance_of_single_tokens()
     correct_no_step_without_tokens()
 
@@ -49,8 +47,8 @@ def apply_step_patches() -> None:
 def name_one_process_group_backend() -> None:
     """Default the process group's backend to ``cpu:gloo``.
 
-    verl 0.9.1 builds ``cpu:gloo,{device}:{backend}``, which on the CPU names the
-    device twice, and ``torch.distributed`` refuses that.
+    On the CPU, verl 0.9.1 passes ``cpu:gloo,cpu:gloo``. ``torch.distributed`` refuses a backend string that names a
+    device twice.
     """
     import verl.utils.distributed as distributed
 
@@ -69,9 +67,8 @@ def name_one_process_group_backend() -> None:
 def keep_reference_policy_unpinned() -> None:
     """Disable FSDP2's CPU offloading, which verl forces on the reference policy.
 
-    verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only
-    model; pinning memory needs an accelerator, and on the CPU the parameters are
-    already in the memory that they would be offloaded to.
+    verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only model, but pinning memory needs an
+    accelerator. On the CPU the parameters are already in host memory.
     """
     fsdp_utils: Any = importlib.import_module("verl.utils.fsdp_utils")
     from torch.distributed.fsdp import OffloadPolicy
@@ -87,10 +84,10 @@ def keep_reference_policy_unpinned() -> None:
 
 
 def load_critic_without_flash_attention() -> None:
-    """Load a critic with the attention that its configuration names, or PyTorch's.
+    """Load a critic with the attention implementation of its configuration, or else PyTorch's SDPA.
 
     verl 0.9.1 hard-codes ``attn_implementation="flash_attention_2"`` in
-    ``load_valuehead_model``, whatever ``critic.model.override_config`` says.
+    ``load_valuehead_model`` and ignores ``critic.model.override_config``.
     """
     import verl.utils.model as model
 
@@ -113,12 +110,11 @@ def load_critic_without_flash_attention() -> None:
 
 
 def compute_log_probabilities_at_once() -> None:
-    """Compute the log-probabilities of a batch in one operation, those of a large vocabulary by chunks.
+    """Compute the log-probabilities of a batch in one operation, or in chunks if the vocabulary is large.
 
-    Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first
-    axis "to reduce peak memory"; its FSDP engine passes it one row per token, so a step of a small policy spends
-    most of its time on thousands of tiny autograd nodes. verl's own vectorised fused kernel does not help: with
-    FSDP2 it refuses models whose embeddings are not tied.
+    Without flash attention, verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first axis "to
+    reduce peak memory". verl's FSDP engine passes one row per token, so a small policy spends most of a step on
+    thousands of tiny autograd nodes. verl's fused kernel does not help: with FSDP2 it refuses untied embeddings.
     """
     import verl.utils.torch_functional as torch_functional
 
@@ -135,10 +131,10 @@ def compute_log_probabilities_at_once() -> None:
 
 
 def take_no_variance_of_single_tokens() -> None:
-    """Compute the variance of one sampled token, or of none, as 0.
+    """Return 0 as the variance of a batch with at most one sampled token.
 
-    verl 0.9.1 raises in ``masked_var``, with which generalised advantages are whitened: a step in which every episode
-    is lost ends the training.
+    verl 0.9.1 whitens GAE advantages with ``masked_var``, which raises here. A step in which every episode failed would
+    end the training.
     """
     import verl.utils.torch_functional as torch_functional
 
@@ -155,10 +151,10 @@ def take_no_variance_of_single_tokens() -> None:
 
 
 def correct_no_step_without_tokens() -> None:
-    """Leave a batch without one sampled token as it is, where the engine's log-probabilities are corrected for.
+    """Skip verl's rollout correction for a batch without sampled tokens.
 
-    verl 0.9.1 raises there ("response_mask must contain at least one valid token"), also where no correction is
-    configured and only its metrics are computed.
+    verl 0.9.1 raises "response_mask must contain at least one valid token", even if no correction is configured and
+    verl computes only its metrics.
     """
     trainer: Any = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
 
@@ -168,10 +164,10 @@ def correct_no_step_without_tokens() -> None:
 
     @_ours
     @functools.wraps(original)
-    def correct(batch: Any, *others: Any, **named: Any) -> Any:
+    def correct(batch: Any, *args: Any, **kwargs: Any) -> Any:
         if not batch.batch["response_mask"].any():
             return batch, {}
-        return original(batch, *others, **named)
+        return original(batch, *args, **kwargs)
 
     trainer.compute_rollout_correction_and_add_to_batch = correct
 

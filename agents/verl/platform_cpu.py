@@ -1,9 +1,7 @@
-"""verl on a machine without an accelerator: the CPU as a verl platform.
+"""The CPU as a verl platform, for machines without an accelerator.
 
-verl queries its platform for everything that depends on the device. This one
-answers for the CPU; Ray is made to pretend one GPU per worker (``num_gpus``), as
-verl's resource pools count nothing else. It does not make verl's GPU-only code
-run: changes to verl itself are in ``patches``.
+verl queries its platform for everything that depends on the device. verl's resource pools count only GPUs, so Ray is
+started with one fake GPU per worker (``num_gpus``). Workarounds for verl's GPU-only code are in ``patches``.
 """
 
 from __future__ import annotations
@@ -25,11 +23,10 @@ class _CpuDeviceModule(types.ModuleType):
         return getattr(torch.cpu, name)
 
     def is_available(self) -> bool:
-        """False, which turns verl's device-memory reports into no-ops."""
+        """Return ``False``, which turns verl's device-memory reports into no-ops."""
         return False
 
     def current_device(self) -> torch.device:
-        """The CPU as a device, since the caller hands it to ``tensor.to``."""
         return torch.device("cpu")
 
     def device_count(self) -> int:
@@ -89,11 +86,11 @@ class PlatformCPU(PlatformBase):
     device_module = _CpuDeviceModule("turntree_cpu_device")
 
     def is_available(self) -> bool:
-        """Always."""
+        """Return ``True``."""
         return True
 
     def current_device(self) -> torch.device:  # type: ignore[override]
-        """A device, not an index: verl hands it to ``tensor.to``."""
+        """Return a device rather than an index: verl passes it to ``tensor.to``."""
         return torch.device("cpu")
 
     def device_count(self) -> int:
@@ -129,7 +126,7 @@ class PlatformCPU(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray sets it for the pretended GPUs; it is not read here."""
+        """Return the variable that Ray sets for the fake GPUs; nothing reads it."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager
@@ -144,7 +141,7 @@ class PlatformCPU(PlatformBase):
         """No device profiler."""
 
     def ray_resource_name(self) -> str:
-        """The resource that verl's pools count; Ray is started with pretended ones."""
+        """Return the resource that verl's pools count; Ray is started with fake GPUs."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

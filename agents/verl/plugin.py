@@ -1,10 +1,10 @@
 """The plugin that verl loads in every process (entry-point group ``verl.plugins``).
 
-Registers the rollout backend ``turntree``, adds the drafters' counters to verl's ``vllm`` and ``sglang``, and on a
-machine without an accelerator the CPU platform with its patches. With an accelerator the platform is unchanged.
-``TURNTREE_VERL_CPU`` overrides the choice: ``1`` trains on the CPU, ``0`` never touches the platform.
+The plugin registers the rollout backend ``turntree`` and replaces verl's ``vllm`` and ``sglang`` backends with versions
+that draft. On a machine without an accelerator, it also selects the CPU platform and applies its patches.
+``TURNTREE_VERL_CPU`` overrides the choice: ``1`` trains on the CPU, ``0`` never changes the platform.
 
-verl swallows exceptions of a plugin, so they are logged here first.
+verl swallows exceptions of a plugin, so this module logs them first.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ logger = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Register turntree's additions to verl. Calling it again changes nothing."""
+    """Register turntree's additions to verl. A second call has no effect."""
     if trains_on_cpu():
         select_cpu_platform()
     _register_rollout()
 
 
 def trains_on_cpu() -> bool:
-    """Whether the variable is 1 or, if it is not set, there is no accelerator.
+    """Return whether ``TURNTREE_VERL_CPU`` is 1 or, if it is not set, whether there is no accelerator.
 
     Raises:
-        ValueError: If the variable has another value.
+        ValueError: If the variable is not 0, 1 or unset.
     """
     choice = os.environ.get("TURNTREE_VERL_CPU", "")
     if choice not in ("", "0", "1"):
@@ -37,7 +37,7 @@ def trains_on_cpu() -> bool:
         return choice == "1"
     from verl.plugin.platform import PlatformRegistry
 
-    # verl's own detection, which also sees the accelerators that Ray hides from actors that hold none.
+    # verl's own detection also sees accelerators that Ray hides from actors without a reserved accelerator.
     platforms = (PlatformRegistry.get(name) for name in PlatformRegistry.registered_names() if name != "cpu")
     return not any(platform().is_platform_available(use_smi_check=True) for platform in platforms if platform)
 
@@ -52,8 +52,8 @@ def select_cpu_platform() -> None:
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)
         set_platform(PlatformCPU())
-    # verl's engines are registered only for CUDA and NPU; this switch of verl's takes the CUDA ones, which
-    # get their device from the platform.
+    # verl registers its engines only for CUDA and NPU. This variable selects the CUDA engines, which get their device
+    # from the platform.
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
     apply_cpu_patches()
 
@@ -85,7 +85,7 @@ def _load_vllm_replica() -> type:
 def _load_sglang_replica() -> type:
     from verl.workers.rollout.replica import _load_sglang
 
-    _load_sglang()  # verl prepares the process for the import of SGLang there
+    _load_sglang()  # prepares the process for the import of SGLang
     from turntree.agents.verl.serving.sglang_replica import DraftingSglangReplica
 
     return DraftingSglangReplica
@@ -94,5 +94,5 @@ def _load_sglang_replica() -> type:
 try:
     register()
 except Exception:
-    logger.exception("turntree's verl plugin could not be loaded; verl goes on without it")
+    logger.exception("turntree's verl plugin could not be loaded; verl continues without the plugin")
     raise

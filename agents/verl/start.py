@@ -1,6 +1,6 @@
-"""What ``turntree train`` checks before it starts verl, and the same checks alone: ``--check``, ``doctor --config``.
+"""Checks that ``turntree train`` makes before it starts verl; ``--check`` and ``doctor --config`` make only the checks.
 
-Not checked: what needs the GPUs or the other nodes, and what verl finds out while it runs.
+Not checked: anything that needs the GPUs or other nodes, and errors that verl detects only while it runs.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from turntree.rewards import RewardError, UnknownAnswerFormat
 
 logger = logging.getLogger(__name__)
 
-Problem: TypeAlias = AgentError | EnvError | RewardError  # whose message is one line for the user
+Problem: TypeAlias = AgentError | EnvError | RewardError  # the message is one line for the user
 _PROBLEMS = (AgentError, EnvError, RewardError)
 
 
 class Tasks(NamedTuple):
-    """Tasks of each split."""
+    """Number of tasks in each split."""
 
     train: int
     val: int
 
 
 class Start(NamedTuple):
-    """A composed training, and whether it could be started now."""
+    """A composed training, and the problems that keep it from starting now."""
 
     composition: Composition
     problems: tuple[Problem, ...]
-    """What ``train`` would refuse; it names the first."""
+    """All problems; ``train`` raises only the first."""
     tasks: Tasks | None
-    """``None`` if they cannot be drawn."""
+    """``None`` if the tasks cannot be drawn."""
     changed: tuple[str, ...]
-    """What differs from verl's own defaults, as ``key=value``."""
+    """Keys that differ from verl's defaults, as ``key=value``."""
     resumed: int
-    """Step after which the run goes on, 0 for a new one."""
+    """Step after which the run resumes; 0 for a new run."""
 
     def summary(self) -> Iterator[str]:
-        """The training in a few lines."""
+        """Yield a few lines that describe the training."""
         choice, settings, config = self.composition.choice, self.composition.settings, self.composition.verl
         options = [f"{group}={name}" for group, name in choice.options if group != "speculation"]
         yield f"options: {' '.join(options)} speculation=[{','.join(choice.speculation)}]"
@@ -71,33 +71,33 @@ class Start(NamedTuple):
         steps = epoch_steps(config, tasks.train) if tasks else 0
         if steps:
             total = config.trainer.total_training_steps or steps * config.trainer.total_epochs
-            whole = f"; {total:,g} steps are {total / steps:.3g} epochs"
-            yield f"epoch: {steps:,g} steps, {round(steps * batch * rollout.n):,} rows{whole}"
+            length = f"; {total:,g} steps are {total / steps:.3g} epochs"
+            yield f"epoch: {steps:,g} steps, {round(steps * batch * rollout.n):,} rows{length}"
         yield f"row: {config.data.max_prompt_length} tokens of prompt, {config.data.max_response_length} of response"
         yield f"speculation: {'; '.join(_speculation(config, settings)) or 'none, plain decoding'}"
-        where = f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs"
+        devices = f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs"
         if config.trainer.v1.trainer_mode == SEPARATE:
-            where += f" to train, {rollout.nnodes} x {rollout.n_gpus_per_node} for rollouts"
+            devices += f" to train, {rollout.nnodes} x {rollout.n_gpus_per_node} for rollouts"
         cluster = " of a running Ray cluster" if joins_cluster(config) else ""
-        yield f"devices: {'CPU' if config.trainer.device == 'cpu' else where}{cluster}"
-        goes_on = f", resumed after step {self.resumed}" if self.resumed else ""
-        yield f"run: {run_folder(self.composition).root}{goes_on}"
+        yield f"devices: {'CPU' if config.trainer.device == 'cpu' else devices}{cluster}"
+        resumption = f", resumed after step {self.resumed}" if self.resumed else ""
+        yield f"run: {run_folder(self.composition).root}{resumption}"
 
     def yaml(self) -> str:
-        """The configuration that verl would be started with, without what a start adds for Ray's own processes."""
+        """Return verl's final configuration, without the settings that a start adds for Ray's processes."""
         complete(self.composition, run_folder(self.composition))
         return OmegaConf.to_yaml(self.composition.verl)
 
 
 def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
-    """Compose a training and make every check of its start. Nothing is started, and the run's folder is only read.
+    """Compose a training and check whether it can start, without starting it or writing to the run's folder.
 
     Args:
         config: Name of a shipped configuration, path of a YAML file, or the first override, as for ``train``.
         overrides: ``key=value``, as for ``train``.
 
     Raises:
-        ConfigError: If it cannot be composed.
+        ConfigError: If the configuration cannot be composed.
     """
     composition = compose(config, overrides)
     folder = run_folder(composition)
@@ -114,23 +114,23 @@ def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
 
 
 def run_folder(composition: Composition) -> RunFolder:
-    """The folder of the run that a configuration names."""
+    """Return the run folder that a configuration names."""
     return RunFolder(Path(composition.settings.run_dir).absolute())
 
 
 def find_problems(composition: Composition, folder: RunFolder) -> list[Problem]:
-    """What keeps a composed training from starting, as far as that is known without its tasks (``draw_tasks``)."""
-    found: list[Problem] = []
+    """Return the problems that keep a training from starting, except problems of its tasks (see ``draw_tasks``)."""
+    problems: list[Problem] = []
     for check in _checks(composition, folder):
         try:
             check()
         except _PROBLEMS as error:
-            found.append(error)
-    return found
+            problems.append(error)
+    return problems
 
 
 def _checks(composition: Composition, folder: RunFolder) -> Iterator[Callable[[], object]]:
-    """The checks, independent of each other."""
+    """Yield the checks, which do not depend on each other."""
     settings, config = composition.settings, composition.verl
     yield from size_checks(config, settings)
     yield partial(_check_model, str(config.actor_rollout_ref.model.path))
@@ -140,7 +140,7 @@ def _checks(composition: Composition, folder: RunFolder) -> Iterator[Callable[[]
 
 
 def _check_model(name: str) -> None:
-    hub_variables(name)  # one that cannot be had, or whose weights are damaged
+    hub_variables(name)  # raises if the model cannot be found or its weights are damaged
     folder = Path(name)
     if folder.is_dir() and not any(next(folder.glob(kind), None) for kind in ("*.safetensors", "*.bin")):
         raise ConfigError(f"the model {name} has no weights (*.safetensors or *.bin); copy or save them there")
@@ -151,7 +151,7 @@ def _check_run_ahead(settings: TrainSettings) -> None:
         plays_itself = isinstance(env, PlaysItself)
     if plays_itself:
         raise ConfigError(
-            f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out run_ahead"
+            f"{settings.env} runs programs, so run-ahead would run them in vain; remove run_ahead from speculation"
         )
 
 
@@ -159,11 +159,11 @@ def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str]
     """Write the tasks of a run as rows.
 
     Args:
-        tell: Called with a line if the environment has fewer tasks than a training takes by default.
+        tell: Called with a message if the environment has fewer tasks than a training uses by default.
 
     Raises:
-        ConfigError: If the environment has fewer tasks than a step takes, or answers of a data set are to be compared
-            and there are no rules for it.
+        ConfigError: If the environment has fewer tasks than a step needs, or a reward compares answers of a data set
+            that has no answer format.
     """
     settings, config = composition.settings, composition.verl
     val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
@@ -181,7 +181,7 @@ def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str]
 
 
 def _check_answer_formats(settings: TrainSettings, files: Sequence[Path]) -> None:
-    """Check that there are rules to compare the answers of every data set, if they are compared."""
+    """If a reward compares answers, check that every data set has an answer format."""
     scorer = make_scorer(settings.rewards, settings.answer_format)
     if scorer is None or ANSWER not in scorer.names:
         return
@@ -196,7 +196,7 @@ def _check_answer_formats(settings: TrainSettings, files: Sequence[Path]) -> Non
 
 
 def complete(composition: Composition, folder: RunFolder) -> None:
-    """Give verl's configuration the files of a run, and turntree's processes their settings."""
+    """Add the run's files, and the settings for turntree's processes, to verl's configuration."""
     config = composition.verl
     for key, value in {
         "data.train_files": str(folder.rows("train")),
@@ -213,13 +213,13 @@ def complete(composition: Composition, folder: RunFolder) -> None:
 
 
 def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
-    """The uses of earlier turns that are on, by the settings rather than the names of options."""
+    """Describe each enabled use of earlier turns, from the settings rather than the option names."""
     rollout = config.actor_rollout_ref.rollout
     drafts = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).speculation
     if drafts is not None:
         chains = drafts.chain or rollout.name == "vllm"
-        most = min(drafts.max_nodes, drafts.max_depth) if chains else drafts.max_nodes
-        yield f"tree, drafts {'in chains' if chains else 'in trees'} of up to {most} tokens"
+        max_tokens = min(drafts.max_nodes, drafts.max_depth) if chains else drafts.max_nodes
+        yield f"tree, drafts {'in chains' if chains else 'in trees'} of up to {max_tokens} tokens"
     if settings.import_turns:
         yield f"turns of {settings.import_turns}"
     if settings.reuse.mode is not ReuseMode.NONE:
@@ -232,17 +232,17 @@ def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
         yield "coupled validations"
 
 
-def _changed(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    for key, value in ours.items():
-        default = theirs.get(key)
+def _changed(config: Mapping[str, Any], defaults: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        default = defaults.get(key)
         if isinstance(value, dict) and value and isinstance(default, dict | None):
             yield from _changed(value, default or {}, f"{path}{key}.")
-        elif key not in theirs or value != default:
+        elif key not in defaults or value != default:
             yield f"{path}{key}={shlex.quote(_text(value))}"
 
 
 def _text(value: Any) -> str:
-    """A value in Hydra's grammar."""
+    """Format a value for Hydra's command line."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     return str(value).replace("'", "")

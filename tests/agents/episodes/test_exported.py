@@ -153,7 +153,9 @@ def test_a_file_that_was_there_survives_a_damaged_run(tmp_path: Path) -> None:
 def test_the_command_names_its_file_and_refuses_what_does_not_go_together(turntree: Any, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=1)
     said = turntree("export", run, "--to", "messages", "--format", "parquet")
-    assert said.out.startswith(f"wrote {run}/messages.parquet: 3 rows from 3 episodes, 0 of them without a reward"), said
+    assert said.out.startswith(f"wrote {run}/messages.parquet: 3 rows from 3 episodes, 0 of them without a reward"), (
+        said
+    )
     one = run / "episodes/step_000001.jsonl"
     assert turntree("export", one, "--to", "tokens").status == 0
     assert (run / "episodes/step_000001.tokens.jsonl").exists()

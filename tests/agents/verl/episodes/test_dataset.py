@@ -82,6 +82,8 @@ def test_the_command_line_writes_the_rows_into_a_file(tmp_path: Path) -> None:
 def test_a_tool_that_could_read_the_answers_from_disk_is_refused_unless_it_was_asked_for() -> None:
     code = table(__file__, "coding_rows").replace("PYTHON", repr(SYSTEM_PYTHON))
     refused = run_poorly(code, TURNTREE_ISOLATION="").stderr
-    assert "could read the answers of its own tasks from this machine's disk: code runs in a separate process" in refused
+    assert (
+        "could read the answers of its own tasks from this machine's disk: code runs in a separate process" in refused
+    )
     assert run_poorly(code, TURNTREE_ISOLATION="process").stdout == "2\n"
     assert subprocess.check_output([sys.executable, "-c", code], timeout=patience(60)) == b"2\n"  # with namespaces

@@ -180,7 +180,7 @@ async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_t
         assert await collect(replica) == expected
         with monkeypatch.context() as patch:
             patch.setattr("turntree.agents.verl.ray_weights.ray.get_runtime_context", lambda: context)
-            patch.setattr("turntree.agents.verl.ray_weights._PATIENCE", 0)
+            patch.setattr("turntree.agents.verl.ray_weights._TIMEOUT_SECONDS", 0)
             replica.prepare()  # a repeated update does not wait for one that has only begun
             assert await collect(replica, RESEND) == expected
             with pytest.raises(TimeoutError):
@@ -194,8 +194,8 @@ async def test_a_replica_that_takes_no_weights_though_it_lives_ends_the_update(m
     trainer.init_process_group(receivers=[told(replica, error=ValueError("of another kind"))])
     with pytest.raises(ValueError, match="of another kind"):
         await trainer.send_weights(iter([("a", torch.zeros(1))]), global_steps=1)
-    monkeypatch.setattr("turntree.agents.verl.ray_weights._PATIENCE", 0.01)
-    with pytest.raises(TimeoutError, match="named no weights within 0"):
+    monkeypatch.setattr("turntree.agents.verl.ray_weights._TIMEOUT_SECONDS", 0.01)
+    with pytest.raises(TimeoutError, match="sent no weights within 0"):
         await collect(replica)
 
 
