@@ -53,7 +53,7 @@ _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 8.0
 """Time that verl gets to shut Ray down and to close its loggers, before both are killed."""
 _LOCK_SECONDS = 30.0
-"""Time that the processes of an earlier training get to end after its launcher was killed; ``guard`` needs under 1 s."""
+"""Time that the processes of an earlier training get to end after its launcher was killed; ``guard`` is faster."""
 _EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a training as Ctrl-C does. A terminal sends SIGHUP when it is closed."""
 _LOG_TAIL = 30

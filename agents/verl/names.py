@@ -10,7 +10,7 @@ ROLLOUT_NAME = "turntree"
 ENGINES = (ROLLOUT_NAME, "vllm", "sglang")
 """Values of ``rollout.name`` whose servers sample turntree's turns and save a part of each checkpoint."""
 REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-"""Settings of ``actor_rollout_ref.rollout`` whose product is a replica's number of devices; an unset one counts as 1."""
+"""Settings of ``actor_rollout_ref.rollout`` whose product is a replica's number of devices; 1 if unset."""
 
 
 def replica_count(config: Any) -> int:

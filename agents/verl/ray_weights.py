@@ -3,7 +3,7 @@
 verl's other checkpoint engines need an interconnect between accelerators. Here the trainer's first process puts the
 weights into the object store, bucket by bucket, and sends references to a worker next to each replica. That worker
 passes the weights to its replica's server with ``WeightSender``, as in colocated training. The weights stay in the
-store until the next update. A restarted replica gets them from the store, because the trainer already has newer weights.
+store until the next update, so that a restarted replica can get them although the trainer already has newer weights.
 
 So the store holds one copy of the weights, and two during an update: set
 ``ray_kwargs.ray_init.object_store_memory`` to at least twice the size of the weights.

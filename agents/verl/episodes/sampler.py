@@ -88,7 +88,7 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
         settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
         self._submitted = 0
-        self._max_submitted = settings.max_num_gen_batches * (settings.train_batch_size or 0)
+        self._max_prompts = settings.max_num_gen_batches * (settings.train_batch_size or 0)
         super().__init__(
             sampler_kwargs=sampler_kwargs,
             poll_interval=settings.poll_interval,
@@ -122,9 +122,9 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
 
     def _refill(self, prompts: int) -> Any:
         self._submitted += prompts
-        if self._max_submitted and self._submitted > self._max_submitted:
+        if self._max_prompts and self._submitted > self._max_prompts:
             raise ConfigError(
-                f"DAPO's filter requested {self._submitted} new prompts in one step, but the limit is {self._max_submitted}: "
+                f"DAPO's filter requested {self._submitted} new prompts in one step, but the limit is {self._max_prompts}: "
                 "nearly all groups have equal scores. Use easier or harder tasks, algorithm=grpo, a larger "
                 "actor_rollout_ref.rollout.n or a larger algorithm.filter_groups.max_num_gen_batches"
             )

@@ -169,8 +169,8 @@ def _check_folder(folder: Path, step: int, policy: ForestConfig) -> set[str]:
 
 def _damaged(folder: Path, problem: str) -> DamagedCheckpoint:
     return DamagedCheckpoint(
-        f"cannot resume from {folder}: {problem}. Choose an earlier checkpoint with trainer.resume_mode=resume_path and "
-        "trainer.resume_from_path, or remove the folder to resume with empty stores"
+        f"cannot resume from {folder}: {problem}. Choose an earlier checkpoint with trainer.resume_mode=resume_path "
+        "and trainer.resume_from_path, or remove the folder to resume with empty stores"
     )
 
 

@@ -45,7 +45,7 @@ class StepReader:
         self._counters: dict[int, dict[str, Any]] = {}
 
     def new(self) -> Iterator[StepReport]:
-        # Read the metrics first: verl writes a step's metrics after the engine's counters, so the counters are complete.
+        # Read the metrics first: verl writes them after the engine's counters, so the counters are complete.
         rows = list(self._metrics.new())
         for counters in self._engine.new():
             self._counters[counters["step"]] = counters
