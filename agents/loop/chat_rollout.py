@@ -1,7 +1,7 @@
 """The episode loop for a policy behind a chat server: messages in, messages out.
 
-This loop is ``rollout`` with a chat server instead of a renderer and an engine. If the server has parsed tool calls, the
-loop writes them back in the environment's format, and the environment parses them again.
+This loop is ``rollout`` with a chat server instead of a renderer and an engine. If the server has parsed tool calls,
+the loop writes them back in the environment's format, and the environment parses them again.
 
 Invariant: no token id is invented. A turn and its prompt have no token ids (``Turn.text_only``), so the turn cannot
 be trained on and its tokens are not counted.

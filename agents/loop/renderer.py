@@ -130,8 +130,8 @@ class Renderer:
         added = self.template.tokens(self.template.after_answer(self._escaped(messages)))
         if added[: len(self._ending)] != self._ending:
             raise RenderError(
-                f"the chat template ends an assistant turn with tokens {self._ending} if the turn is the last, but with "
-                f"{added[: len(self._ending)]} if a message follows, so the prompt cannot be extended token by token"
+                f"the chat template ends a last assistant turn with tokens {self._ending}, but an earlier one with "
+                f"{added[: len(self._ending)]}, so the prompt cannot be extended token by token"
             )
         if not added:
             raise RenderError(f"the chat template rendered nothing for {messages}")
