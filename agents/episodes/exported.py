@@ -1,7 +1,7 @@
 """Exports recorded episodes as plain rows: OpenAI messages, or tokens with their mask.
 
 Invariant: a row has the reward of its episode, or null if the episode failed or is ungraded. Not covered: traces of
-integer runs (``viewer.trace_export``).
+whole runs (``viewer.trace_export``).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Exported(NamedTuple):
 
 
 def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int | None = None) -> Exported:
-    """Write the episodes of a run, an evaluation or recorded sessions; one row per dialogue, or segment with ``tokens``.
+    """Write the episodes of a run, an evaluation or recorded sessions as rows.
 
-    The file is written completely or not at all.
+    There is one row per dialogue, or per segment if ``tokens`` is set. The file is written completely or not at all.
 
     Args:
         run: Folder of a run, or a file of episodes.

@@ -28,9 +28,8 @@ class Marks:
         return _map_texts(value, self._separated)
 
     def _separated(self, text: str) -> str:
-        return broken_up(
-            text.encode("utf-8", "replace").decode().replace(_SEPARATOR, "\ufffd"), self._pattern, _SEPARATOR
-        )
+        valid = text.encode("utf-8", "replace").decode().replace(_SEPARATOR, "\ufffd")
+        return broken_up(valid, self._pattern, _SEPARATOR)
 
 
 #: tokens that begin and end messages in the templates of well-known models

@@ -37,7 +37,7 @@ class ThinkingBudget:
         self._opened = renderer.template.opened
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn. If no tokens are remaining for an answer, the turn ends at its token limit as usual."""
+        """Sample one turn. If no tokens remain for an answer, the turn ends at its token limit as usual."""
         sampling = request.sampling
         if sampling.max_tokens <= self._max_thinking:
             return await self._engine.generate(request)

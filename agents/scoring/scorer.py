@@ -36,7 +36,7 @@ from turntree.rewards import (
 from turntree.rewards.score import say_missing_question
 
 ANSWER = "answer"  #: compares the last turn's answer with the gold answer
-ENVIRONMENT = "environment"  #: the environment's reward_name reward
+ENVIRONMENT = "environment"  #: the environment's own reward
 _THREADS = 8
 
 
@@ -48,9 +48,7 @@ class Scored:
     parts: Mapping[str, float]  #: values before weighting, by reward name; without rewards that have no value
     ungraded: tuple[str, ...] = ()  #: rewards without a value
     answer: Score | None = None  #: the comparison of the answer; ``None`` if ``answer`` is not among the rewards
-    environment: float = (
-        0.0  #: weight of the environment's reward_name reward in ``reward``; 0 if it is not among the rewards
-    )
+    environment: float = 0.0  #: weight of the environment's own reward in ``reward``; 0 if it is not among the rewards
 
 
 class Scorer:
@@ -168,7 +166,7 @@ class Scorer:
 
 @reward(ENVIRONMENT, decides=True)
 def environment(sample: Sample) -> float | None:
-    """Return the environment's reward_name reward; ``None`` for text without an environment."""
+    """Return the environment's own reward; ``None`` for text without an environment."""
     value = sample.metadata.get(ENVIRONMENT_REWARD)
     return None if value is None else float(value)
 
