@@ -84,7 +84,7 @@ def learning_warnings(
     ``tools`` and ``unparsed_turn`` are called only if a warning needs them.
     """
     warnings: list[str] = []
-    if not figures.turns:  # ``verl.records.step_checks`` reports failed steps
+    if not figures.turns:  # ``verl/records/step_checks.py`` reports failed steps
         return warnings
     if not figures.calls and not figures.unparsed and (names := tools()):
         warnings.append(

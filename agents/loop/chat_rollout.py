@@ -129,13 +129,13 @@ def written(chat_turn: ChatTurn, parser: ToolParser) -> str:
     'Let me see.\\n<tool_call>\\n{"name": "now", "arguments": {}}\\n</tool_call>'
     """
     calls = [parser.format_call(call) for call in chat_turn.calls]
-    whole = "\n".join([*filter(None, [chat_turn.content]), *calls])
+    full_text = "\n".join([*filter(None, [chat_turn.content]), *calls])
     # The content may contain markers of the format, and some formats allow no text next to calls.
-    for text in (whole, "\n".join(calls), "; ".join(calls)):
+    for text in (full_text, "\n".join(calls), "; ".join(calls)):
         parsed = parser.parse(text).calls
         if [_call(call) for call in parsed[len(parsed) - len(calls) :]] == [_call(call) for call in chat_turn.calls]:
             return text
-    return whole
+    return full_text
 
 
 def _call(call: ToolCall) -> tuple[str, dict[str, Any]]:

@@ -1,9 +1,9 @@
 """Probes of a chat template: the only module that handles differences between models.
 
-The probes find missing roles, the form of call ids, the tokens that end a turn, whether the generation prompt opens a
-thought, and the markers between messages. The renderer, the gateway and all engines rely on these probes;
-``turntree doctor --model`` shows the results. If a template refuses messages although its probes passed, the messages
-are converted to user messages if possible.
+The probes find missing roles, the form of call ids, and the tokens that end a turn. They also find the markers between
+messages, and whether the generation prompt opens a thought. The renderer, the gateway and all engines rely on these
+probes; ``turntree doctor --model`` shows the results. If a template refuses messages although its probes passed, the
+messages are converted to user messages if possible.
 """
 
 from __future__ import annotations
@@ -170,12 +170,12 @@ class ChatTemplate:
         if self.text_arguments:
             dialogue = template_messages.arguments_as_text(dialogue)
         try:
-            whole, before = self.render(dialogue), self.render([QUESTION], generation_prompt=True)
+            rendered, prompt = self.render(dialogue), self.render([QUESTION], generation_prompt=True)
         except RenderError:
             return ""
         # The generation prompt may contain an empty thought that an earlier answer lacks, so compare from the start.
-        differing = (n for n, (left, right) in enumerate(zip(whole, before, strict=False)) if left != right)
-        return whole[next(differing, len(before)) :]
+        differing = (n for n, (left, right) in enumerate(zip(rendered, prompt, strict=False)) if left != right)
+        return rendered[next(differing, len(prompt)) :]
 
     def _without_special(self, text: str) -> str:
         return self.tokenizer.decode(list(self.tokens(text)), skip_special_tokens=True)
@@ -238,7 +238,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def answer_marks(self) -> Marks:
-        """Marks to escape in answers; not those of thoughts, because templates look for thoughts in answers."""
+        """Marks to escape in answers. Thought marks are excluded, because templates look for thoughts in answers."""
         thought_marks = () if self.thought is None else (self.thought.begin, self.thought.end)
         return Marks(token for token in self.marks.tokens if token not in thought_marks)
 

@@ -2,8 +2,8 @@
 
 A turn is requested in two pieces: the tokens up to the limit, then the rest. If the thought is still open at the limit,
 closing tokens are inserted between the pieces and marked as forced, so that they are not trained on. Invariant: each
-piece is sampled from the policy's own distribution. With a seed, the first piece uses the same noise as a turn without
-a limit, and the second piece uses a seed derived from the turn's seed.
+piece is sampled from the policy's own distribution. With a seed, the first piece uses the noise of an unlimited turn.
+The second piece uses a seed derived from the turn's seed.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class _Fork(NamedTuple):
     text: str
     before: bytes  #: snapshot of the environment before the turn
     calls: int
-    begun: float
+    started: float
     work: Future[tuple[Answer, float]]  #: the answer, and the time when it was ready
     step: asyncio.Future[tuple[Answer, float]]  #: ``work`` in the event loop
 
@@ -95,9 +95,9 @@ class SpeculativeCalls:
         price = max(1, calls)  # a turn without calls also costs a step
         if any(fork.text == text for fork in self._forks[turn]) or self._calls.credit.calls < price:
             return
-        env, begun = self._env.fork(before), monotonic()
+        env, started = self._env.fork(before), monotonic()
         work = self._submit(partial(_timed_step, env, text))
-        self._forks[turn].append(_Fork(env, text, before, calls, begun, work, asyncio.wrap_future(work)))
+        self._forks[turn].append(_Fork(env, text, before, calls, started, work, asyncio.wrap_future(work)))
         self._calls.made += calls
         self._calls.credit.calls -= price
 
@@ -119,13 +119,13 @@ class SpeculativeCalls:
         fork, requested, result = next(matches, None), monotonic(), None
         try:
             if fork is not None:
-                timeout = max(0.0, fork.begun + self._base.step_seconds - requested)
+                timeout = max(0.0, fork.started + self._base.step_seconds - requested)
                 await asyncio.wait([fork.step], timeout=timeout if math.isfinite(timeout) else None)
                 done = fork.step.done() and not fork.step.cancelled() and fork.step.exception() is None
                 if done and not fork.step.result()[0][4]["failure"]:  # a failed call may succeed now
                     answer, ended = fork.step.result()
                     result = fork.env, answer
-                    self._count_used(fork.calls, min(requested, ended) - fork.begun)
+                    self._count_used(fork.calls, min(requested, ended) - fork.started)
         finally:
             self._discard([other for other in forks if result is None or other is not fork])
         return result

@@ -38,7 +38,7 @@ class EpisodeOutput(AgentLoopOutput):
 
     @property
     def rows(self) -> list[EpisodeOutput]:
-        """All rows of the episode, its main row last: verl takes a session's advantage and score from the last row."""
+        """All rows of the episode. verl takes a session's advantage and validation from the last row, the main row."""
         for row in self.extra_rows:
             row.reward_score, row.masked = self.reward_score, self.masked
             row.extra_fields["reward_extra_info"] = self.extra_fields["reward_extra_info"]

@@ -93,7 +93,7 @@ class EpisodeManager(AgentLoopManagerTQ):
             self._submitted[1][int(row["index"])] += 1
         prompts["repeat"] = torch.tensor(repeats)
         chunks = prompts.chunk(len(workers))
-        # A batch may have fewer rows than there are workers, so workers take turns. The others only re-verify groups.
+        # A batch may have fewer rows than there are workers, so workers take turns. Idle workers only re-verify groups.
         rotated = [*workers[self._turn :], *workers[: self._turn]]
         self._turn = (self._turn + len(chunks)) % len(workers)
         for worker, chunk in zip(rotated, chunks, strict=False):
