@@ -126,7 +126,8 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
             raise ConfigError(
                 f"DAPO's filter requested {self._submitted} new prompts in one step, but the limit is "
                 f"{self._max_prompts}: nearly all groups have equal scores. Use easier or harder tasks, "
-                "algorithm=grpo, a larger actor_rollout_ref.rollout.n or a larger algorithm.filter_groups.max_num_gen_batches"
+                "algorithm=grpo, a larger actor_rollout_ref.rollout.n or a larger "
+                "algorithm.filter_groups.max_num_gen_batches"
             )
         assert self._submit is not None
         return self._submit(prompts)
