@@ -37,7 +37,7 @@ def plainly(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows", [1, 2, ROWS, 100])
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(log_probabilities, "_LOGITS", rows * VOCABULARY)
+    monkeypatch.setattr(log_probabilities, "_CHUNK_LOGITS", rows * VOCABULARY)
     logits, labels = drawn()
     weights = torch.linspace(-1, 1, ROWS)
     ours, theirs = ChosenLogProbabilities.apply(logits, labels), plainly(logits, labels)
@@ -46,7 +46,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int) -> No
 
 
 def test_the_gradient_is_the_only_tensor_as_large_as_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_probabilities, "_LOGITS", VOCABULARY)
+    monkeypatch.setattr(log_probabilities, "_CHUNK_LOGITS", VOCABULARY)
     made = {}
     for name, compute in (("ours", ChosenLogProbabilities.apply), ("plainly", plainly)):
         logits, labels = drawn()
