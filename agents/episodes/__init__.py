@@ -1,4 +1,4 @@
 """The data of an episode: turns, tokens, states, records and failures.
 
-Not here: how one is played (``loop``) or scored (``scoring``).
+Not here: how an episode is played (``loop``) or scored (``scoring``).
 """

@@ -1,4 +1,4 @@
-"""The dialogue states of an episode's turns, by which the engine's draft store finds earlier turns."""
+"""The dialogue states of an episode's turns, which the engine's draft store uses as keys for earlier turns."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from turntree.spec_tree import DialogueState
 
 
 def canonical_call(call: Mapping[str, Any]) -> str:
-    """Return a tool call (OpenAI dictionary) as text without its id; equal calls have equal text."""
+    """Return a tool call (OpenAI dictionary) as text without the call's id; equal calls have equal text."""
     function = call["function"]
     return canonical_json([function["name"], function["arguments"]])
 
 
 def canonical_json(value: Any) -> str:
-    """Return JSON values as text; equal values have equal text: ``1.0`` and ``1e0`` are ``1``, ``True`` is not.
+    """Return a JSON value as text; equal values have equal text: ``1.0`` and ``1e0`` become ``1``, ``True`` does not.
 
     >>> canonical_json({"b": 1e3, "a": [True, "1", 0.5]})
     '{"a":[true,"1",0.5],"b":1000}'
@@ -40,11 +40,11 @@ def dialogue_state(prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[s
 
 def dialogue_states(episode: Episode) -> list[DialogueState]:
     task_id = episode.task.id if episode.task is not None else ""
-    at = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
+    position = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
     calls: list[str] = []
     states = []
     for turn in episode.turns:
         states.append(dialogue_state(turn.prompt_ids, task_id=task_id, calls=calls, env_id=episode.env_id))
-        calls += [canonical_call(call.to_openai()) for call in episode.messages[at].tool_calls]
-        at += 1 + len(turn.observation)
+        calls += [canonical_call(call.to_openai()) for call in episode.messages[position].tool_calls]
+        position += 1 + len(turn.observation)
     return states

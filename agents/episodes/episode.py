@@ -1,8 +1,7 @@
 """Turns with their exact tokens, and the episode: the result of a rollout.
 
 Invariant: the prompt of turn ``i + 1`` begins with the prompt and the response of turn ``i``, so an episode is one
-    token
-sequence with a mask. If an environment shortens the dialogue, each segment between two cuts is one sequence.
+token sequence with a mask. If an environment shortens the dialogue, each segment between two cuts is one sequence.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from turntree.envs.task import Task
 class StopReason(StrEnum):
     """Why an episode ended."""
 
-    DONE = "done"  #: the environment ended it
+    DONE = "done"  #: the environment ended the episode
     MAX_TURNS = "max_turns"
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_SECONDS = "max_seconds"
     MAX_ERRORS = "max_errors"
     MAX_TOKENS = "max_tokens"
-    FAILURE = "failure"  #: the infrastructure (tool, environment, engine) failed, which says nothing about the policy
+    FAILURE = "failure"  #: the infrastructure (tool, environment, engine) failed; unrelated to the policy's quality
 
     def is_truncated(self) -> bool:
-        """Return whether a limit or a failure ended the episode, not the task."""
+        """Return whether a limit or a failure ended the episode, instead of the environment."""
         return self is not StopReason.DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The policy's action between two observations, with its observation and reward."""
+    """The policy's action between two observations, with the next observation and the reward."""
 
     prompt_ids: tuple[int, ...]  #: shape (prompt,), up to the policy's first token
     completion: Completion
-    text: str  #: the action: thought opened by the prompt + decoded response, without special tokens
+    text: str  #: the action: thought marker of the prompt + decoded response, without special tokens
     observation: tuple[Message, ...] = ()
     reward: float = 0.0
-    parse_error: str = ""  #: why a tool call in the text could not be parsed; empty if none failed
-    #: the environment shortened the dialogue before this turn (``Env.compact``): a segment begins
+    parse_error: str = ""  #: why a tool call in the text could not be parsed; empty without such a call
+    #: whether the environment shortened the dialogue before this turn (``Env.compact``), which begins a segment
     shortened: bool = False
 
     @property
@@ -57,8 +56,8 @@ class Episode:
     """One dialogue about one task."""
 
     env_id: str
-    task: Task | None  #: ``None`` only if the environment failed before it drew one
-    seed: int | None  #: given to ``reset``
+    task: Task | None  #: ``None`` only if the environment failed before it drew a task
+    seed: int | None  #: passed to ``reset``
     messages: tuple[Message, ...]  #: the whole dialogue
     turns: tuple[Turn, ...]
     stop_reason: StopReason
@@ -66,10 +65,10 @@ class Episode:
     rewards: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""  #: in one line; empty unless ``stop_reason`` is ``FAILURE``
     failure_kind: FailureKind | None = None  #: the part that failed; ``None`` without a failure, or if unknown
-    ungraded: tuple[str, ...] = ()  #: rewards that could not grade the answer; if any, ``reward`` is meaningless
-    #: of the same program, such as its sub-agents; they share this dialogue's outcome
+    ungraded: tuple[str, ...] = ()  #: rewards that could not grade the answer; if not empty, ``reward`` is meaningless
+    #: further dialogues of the same program, such as those of its sub-agents; all have this dialogue's outcome
     extra_dialogues: tuple[Episode, ...] = ()
-    shared_turns: int = 0  #: of an extra dialogue: its first turns that an earlier dialogue of the program has too
+    shared_turns: int = 0  #: for an extra dialogue: number of first turns shared with an earlier dialogue
 
     @property
     def segments(self) -> tuple[tuple[Turn, ...], ...]:
@@ -85,5 +84,5 @@ class Episode:
 
     @property
     def masked(self) -> bool:
-        """Whether a trainer must leave this episode out because its outcome says nothing about the policy."""
+        """Whether a trainer must exclude this episode because its outcome says nothing about the policy."""
         return self.stop_reason is StopReason.FAILURE or bool(self.ungraded)

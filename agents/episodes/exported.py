@@ -1,7 +1,7 @@
 """Exports recorded episodes as plain rows: OpenAI messages, or tokens with their mask.
 
-Invariant: a row's reward is its episode's, and null if the episode failed or is ungraded. Not covered: traces of whole
-runs (``viewer.trace_export``).
+Invariant: a row has the reward of its episode, or null if the episode failed or is ungraded. Not covered: traces of
+whole runs (``viewer.trace_export``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turntree.envs.parsers import OfferedTool, get_parser, likely_format
 from turntree.envs.tools.tool import Tool
 
 Row = dict[str, Any]
-#: labels of a record that its rows keep
+#: labels of a record that are copied to its rows
 _LABELS = ("step", "index", "session", "sample", "session_id", "branch", "branch_of")
 _BATCH = 256  #: rows per Parquet row group
 
@@ -33,13 +33,13 @@ class Exported(NamedTuple):
     rows: int
     episodes: int
     unscored: int  #: episodes whose reward is null
-    without_tokens: int  #: episodes left out: a server returned only their text
+    without_tokens: int  #: episodes left out because a server returned only text
 
 
 def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int | None = None) -> Exported:
-    """Write the episodes of a run, an evaluation or recorded sessions, one row per dialogue.
+    """Write the episodes of a run, an evaluation or recorded sessions as rows.
 
-    The file is written completely or not at all.
+    There is one row per dialogue, or per segment if ``tokens`` is set. The file is written completely or not at all.
 
     Args:
         run: Folder of a run, or a file of episodes.
@@ -59,14 +59,14 @@ def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int
                 counts["without_tokens"] += 1
                 continue
             for number, dialogue in enumerate((episode, *episode.extra_dialogues)):
-                shared = _shared(labels, episode, dialogue, number)
+                shared = _shared_columns(labels, episode, dialogue, number)
                 dialogue_rows = token_rows(dialogue) if tokens else [message_row(dialogue)]
                 counts["rows"] += len(dialogue_rows)
                 yield from ({**shared, **row} for row in dialogue_rows)
         if not counts["episodes"]:
             raise RecordError(f"{run} is empty: it contains no episodes")
 
-    with _written(out, tokens, parquet) as write:
+    with _open_writer(out, tokens, parquet) as write:
         remaining = rows()
         while batch := list(islice(remaining, _BATCH)):
             write(batch)
@@ -74,7 +74,7 @@ def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int
 
 
 def _records(run: Path, steps: int | None) -> Iterator[Record]:
-    # An episode that was played twice, after a crash, is exported as it was played last.
+    # If an episode was played again after a crash, export only the last one.
     for file in episode_files(run):
         records: dict[Any, Record] = {}
         for number, record in enumerate(read_records(file)):
@@ -86,7 +86,7 @@ def _records(run: Path, steps: int | None) -> Iterator[Record]:
         yield from records.values()
 
 
-def _shared(labels: Mapping[str, Any], episode: Episode, dialogue: Episode, number: int) -> Row:
+def _shared_columns(labels: Mapping[str, Any], episode: Episode, dialogue: Episode, number: int) -> Row:
     task = episode.task
     return {
         **{name: _label(name, labels.get(name)) for name in _LABELS},
@@ -108,9 +108,9 @@ def _label(name: str, value: Any) -> Any:
 def message_row(episode: Episode) -> Row:
     """Return a dialogue as messages in OpenAI's form.
 
-    The arguments of a call are JSON text. If the calls are in a known format, ``content`` is the text without them;
-    otherwise they stay in it as text. ``shortened`` tells that the environment has shortened the dialogue: the policy
-    has not seen all messages at once.
+    The arguments of a call are JSON text. If the calls have a known format, they are removed from ``content``;
+    otherwise they stay in ``content`` as text. If ``shortened`` is true, the environment has shortened the dialogue, so
+    the policy has not seen all messages at once.
     """
     messages: list[Row] = []
     waiting: list[str] = []
@@ -122,7 +122,7 @@ def message_row(episode: Episode) -> Row:
             waiting = [call.id or f"call_{calls + number}" for number, call in enumerate(message.tool_calls)]
             calls += len(waiting)
             row["content"] = _text(content)
-            row["tool_calls"] = [_openai(call, id) for call, id in zip(message.tool_calls, waiting, strict=True)]
+            row["tool_calls"] = [_openai_call(call, id) for call, id in zip(message.tool_calls, waiting, strict=True)]
         elif message.role is Role.ASSISTANT:
             waiting = []
         if message.role is Role.TOOL:
@@ -141,12 +141,12 @@ def _without_calls(message: Message) -> str | None:
         return None
     stubs = cast(Sequence[Tool], [OfferedTool(name, {"VALUE": {"type": "string"}}, {}) for name in names])
     turn = get_parser(format_name, stubs).parse(message.content)
-    # The text must yield exactly the recorded calls, or removing them could lose something.
+    # Remove the calls only if parsing yields exactly the recorded calls; otherwise other text could be lost.
     parsed = [call.name for call in turn.calls]
     return turn.content if parsed == [call.name for call in message.tool_calls] else None
 
 
-def _openai(call: ToolCall, id: str) -> Row:
+def _openai_call(call: ToolCall, id: str) -> Row:
     arguments = json.dumps(json_value(call.arguments))
     return {"id": id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
@@ -154,18 +154,18 @@ def _openai(call: ToolCall, id: str) -> Row:
 def token_rows(episode: Episode) -> list[Row]:
     """Return the tokens of a dialogue, one row per segment.
 
-    ``mask`` is 1 for sampled tokens. Turns that an extra dialogue shares with an earlier one have mask 0, because they
-    are exported there.
+    ``mask`` is 1 for sampled tokens. If an extra dialogue shares turns with an earlier dialogue, these turns have mask
+    0 here and mask 1 in the earlier dialogue.
     """
     rows = []
-    ends = 0
+    turns_before = 0
     for number, turns in enumerate(episode.segments):
         view = TokenView.of(replace(episode, turns=turns))
         mask = list(view.mask)
-        shared = min(max(0, episode.shared_turns - ends), len(turns))
+        shared = min(max(0, episode.shared_turns - turns_before), len(turns))
         if shared:
             mask[: view.turn_ends[shared - 1] + 1] = [0] * (view.turn_ends[shared - 1] + 1)
-        ends += len(turns)
+        turns_before += len(turns)
         rows.append(
             {
                 "segment": number,
@@ -183,12 +183,12 @@ def token_rows(episode: Episode) -> list[Row]:
 
 
 def _text(text: str) -> str:
-    # A policy may write half of a surrogate pair, which is not valid UTF-8; it becomes a question mark.
+    # A policy may write half of a surrogate pair, which is not valid UTF-8. Replace it by a question mark.
     return text.encode("utf-8", "replace").decode()
 
 
 @contextmanager
-def _written(out: Path, tokens: bool, parquet: bool) -> Iterator[Any]:
+def _open_writer(out: Path, tokens: bool, parquet: bool) -> Iterator[Any]:
     with ExitStack() as stack:
         if not parquet:
             partial = stack.enter_context(whole_file(out))
@@ -208,17 +208,17 @@ def _written(out: Path, tokens: bool, parquet: bool) -> Iterator[Any]:
 def _schema(tokens: bool) -> Any:
     import pyarrow as pa
 
-    whole, text, real = pa.int64(), pa.string(), pa.float64()
+    integer, text, real = pa.int64(), pa.string(), pa.float64()
     call = pa.struct({"id": text, "type": text, "function": pa.struct({"name": text, "arguments": text})})
     message = pa.struct(
         {"role": text, "content": text, "tool_calls": pa.list_(call), "tool_call_id": text, "name": text}
     )
-    columns = {name: text if name == "session_id" else whole for name in _LABELS}
-    columns |= {"dialogue": whole, "env_id": text, "task_id": text, "answer": text, "reward": real, "rewards": text}
+    columns = {name: text if name == "session_id" else integer for name in _LABELS}
+    columns |= {"dialogue": integer, "env_id": text, "task_id": text, "answer": text, "reward": real, "rewards": text}
     columns |= {"stop_reason": text, "failure": text}
     if not tokens:
         return pa.schema({**columns, "messages": pa.list_(message), "shortened": pa.bool_()})
-    columns |= {"segment": whole, "prompt_ids": pa.list_(pa.int32()), "response_ids": pa.list_(pa.int32())}
+    columns |= {"segment": integer, "prompt_ids": pa.list_(pa.int32()), "response_ids": pa.list_(pa.int32())}
     columns |= {"mask": pa.list_(pa.int8()), "logprobs": pa.list_(pa.float32())}
-    columns |= {"behaviour_logprobs": pa.list_(pa.float32()), "turn_ends": pa.list_(whole)}
-    return pa.schema({**columns, "turn_rewards": pa.list_(real), "weights_versions": pa.list_(whole)})
+    columns |= {"behaviour_logprobs": pa.list_(pa.float32()), "turn_ends": pa.list_(integer)}
+    return pa.schema({**columns, "turn_rewards": pa.list_(real), "weights_versions": pa.list_(integer)})

@@ -10,7 +10,7 @@ from turntree.envs.failure import FailureKind
 
 __all__ = ["PROGRAM_ERROR", "FailureKind", "count_failures", "failure_kind", "program_error"]
 
-# Key of the task's metadata: why the episode's program gave no answer.
+# Key of the task's metadata whose value is the reason why the episode's program gave no answer.
 PROGRAM_ERROR = "program_error"
 
 
@@ -26,8 +26,8 @@ def count_failures(episodes: Iterable[Episode]) -> Counter[FailureKind]:
 
 
 def program_error(episode: Episode) -> str:
-    """Return why the episode's program gave no answer because of its own error; empty if there is no such error."""
-    # A program whose turns were ended by a limit did not break by itself.
+    """Return the program's own error because of which it gave no answer; empty if there is no such error."""
+    # If a limit ended the program's turns, the missing answer is not the program's own error.
     if episode.task is None or (episode.turns and episode.stop_reason.is_truncated()):
         return ""
     return str(episode.task.metadata.get(PROGRAM_ERROR, ""))

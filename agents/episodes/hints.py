@@ -16,13 +16,13 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from turntree.envs.errors import nearest_hint
 
 Settings = TypeVar("Settings")
-_MOST_WHOLE = 1 << 63
-_MOST_TOKEN = (1 << 31) - 1  #: largest token id; integers in a sequence are token ids
-_MOST_FLOAT = 1e300  #: largest size of a finite number, so that sums stay finite
+_INT_LIMIT = 1 << 63
+_MAX_TOKEN = (1 << 31) - 1  #: largest token id; integers in a sequence are token ids
+_MAX_FLOAT = 1e300  #: largest magnitude of a finite number, so that sums stay finite
 
 
 def misfit(value: Any, hint: Any) -> str:
-    """Return what is wrong with a value, after the path of fields to it; empty if it fits its type hint.
+    """Return the path of fields to a value that does not fit its type hint, and the problem; empty if all fit.
 
     Integers have 64 bits. Numbers may be NaN or infinite, but not booleans.
 
@@ -43,13 +43,13 @@ def misfit(value: Any, hint: Any) -> str:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             return f"expected values by name, got {value!r:.60}"
         return next(
-            (f".{name}{_joined(problem)}" for name, item in value.items() if (problem := misfit(item, args[1]))), ""
+            (f".{name}{_with_path(problem)}" for name, item in value.items() if (problem := misfit(item, args[1]))), ""
         )
     if hasattr(hint, "__dataclass_fields__") and isinstance(value, hint):
         hints = _hints(hint)
         named = ((field.name, misfit(getattr(value, field.name), hints[field.name])) for field in fields(hint))
-        return next((f".{name}{_joined(problem)}" for name, problem in named if problem), "")
-    return "" if _fits(value, hint) else f"expected {_WORDS.get(hint, f'a {hint.__name__}')}, got {value!r:.60}"
+        return next((f".{name}{_with_path(problem)}" for name, problem in named if problem), "")
+    return "" if _fits(value, hint) else f"expected {_TYPE_WORDS.get(hint, f'a {hint.__name__}')}, got {value!r:.60}"
 
 
 _SIMPLE: dict[str, Any] = {
@@ -59,7 +59,7 @@ _SIMPLE: dict[str, Any] = {
 
 
 def misfit_by_name(value: Any, hint: str) -> str:
-    """Return what is wrong with a value by the text of a type hint; empty if it fits or the hint is not simple.
+    """Check a value against the text of a type hint; return the problem, or "" if it fits or the hint is not simple.
 
     >>> misfit_by_name("x", "int | None"), misfit_by_name("ab", "Sequence[str]"), misfit_by_name("x", "Limits")
     ("expected a whole number, got 'x'", "expected a list, got 'ab'", '')
@@ -70,7 +70,7 @@ def misfit_by_name(value: Any, hint: str) -> str:
 
 
 def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
-    """Create settings from a mapping; ``where`` is their path in messages.
+    """Create settings from a mapping; ``where`` is the path of the settings in error messages.
 
     Raises:
         ValueError: If a key is unknown or missing, or a value has the wrong type or is out of range.
@@ -87,38 +87,38 @@ def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -
         raise ValueError(f"{where}: {error}") from error
 
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}
+_TYPE_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}
 
 
-def _joined(problem: str) -> str:
+def _with_path(problem: str) -> str:
     return problem if problem.startswith((".", "[")) else f": {problem}"
 
 
 def _sequence(values: Any, hint: Any) -> str:
     if not isinstance(values, tuple):
         return f"expected a list, got {values!r:.60}"
-    # Long token sequences are checked by the set of their types, many times faster than one by one.
+    # Check the set of the items' types, which is many times faster for long token sequences than each item.
     kinds = {*map(type, values)}
     if hint is int:
         if kinds - {int}:
             return f"expected token ids, got a {(kinds - {int}).pop().__name__}"
         low, high = min(values, default=0), max(values, default=0)
-        return "" if low >= 0 and high <= _MOST_TOKEN else f"expected token ids, got {low if low < 0 else high!r:.60}"
+        return "" if low >= 0 and high <= _MAX_TOKEN else f"expected token ids, got {low if low < 0 else high!r:.60}"
     if hint is bool and kinds <= {bool}:
         return ""
     if hint is float and kinds <= {float}:
         largest = max((abs(item) for item in values if isfinite(item)), default=0.0)
-        return "" if largest <= _MOST_FLOAT else f"expected numbers, got one of {largest:g}"
+        return "" if largest <= _MAX_FLOAT else f"expected numbers, got one of magnitude {largest:g}"
     problems = ((number, misfit(item, hint)) for number, item in enumerate(values))
-    return next((f"[{number}]{_joined(problem)}" for number, problem in problems if problem), "")
+    return next((f"[{number}]{_with_path(problem)}" for number, problem in problems if problem), "")
 
 
 def _fits(value: Any, hint: Any) -> bool:
     if hint is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and not (abs(value) > _MOST_FLOAT and abs(value) != inf)
+        return number and not (abs(value) > _MAX_FLOAT and abs(value) != inf)
     if hint is int:
-        return type(value) is int and -_MOST_WHOLE <= value < _MOST_WHOLE
+        return type(value) is int and -_INT_LIMIT <= value < _INT_LIMIT
     return isinstance(value, hint)
 
 

@@ -12,7 +12,7 @@ from turntree.envs.parsers import likely_format
 
 MANY = 0.5  #: share of unparsed tool calls, or of cut turns, above which a warning is due
 _ROUNDING = 1e-9  #: largest difference of two rewards that count as equal
-_SHOWN = 100  #: characters of a quoted turn
+_QUOTED_LENGTH = 100  #: characters of a quoted turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class LearningFigures:
     calls: float  #: parsed tool calls
     unparsed: float  #: turns with a tool call that could not be parsed
     cut: float  #: share of turns that ended at a token limit
-    equal_groups: float | None  #: share of groups whose rewards are all equal; ``None`` if fewer than two are scored
+    equal_groups: float | None  #: share of groups whose rewards are all equal; ``None``: see ``equal_groups()``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Advice:
 
 
 def figures_of(groups: Sequence[Sequence[Episode]]) -> LearningFigures:
-    """Sum up the episodes of each task; masked episodes are left out."""
+    """Compute the figures of all groups; ``groups`` are the episodes of each task. Masked episodes are left out."""
     scored = [[episode for episode in group if not episode.masked] for group in groups]
     episodes = list(chain.from_iterable(scored))
     turns = [turn for episode in episodes for turn in episode.turns]
@@ -58,18 +58,18 @@ def count_cut(episode: Episode) -> int:
 
 
 def equal_groups(groups: Iterable[Sequence[float]]) -> float | None:
-    """Return the share of groups whose rewards are all equal: such a group has no gradient.
+    """Return the share of groups whose rewards are all equal, so that the group has no gradient.
 
-    If no group has two members, all members form one group. ``None`` if there are not even two members.
+    If no group has two members, all members form one group. ``None`` if there are fewer than two members in total.
 
     >>> equal_groups([[1.0, 1.0], [0.0, 1.0]]), equal_groups([[0.0], [0.0]]), equal_groups([[0.0], []])
     (0.5, 1.0, None)
     """
     groups = list(groups)
-    several = [group for group in groups if len(group) > 1] or [list(chain.from_iterable(groups))]
-    if len(several[0]) < 2:
+    comparable = [group for group in groups if len(group) > 1] or [list(chain.from_iterable(groups))]
+    if len(comparable[0]) < 2:
         return None
-    return sum(max(group) - min(group) <= _ROUNDING for group in several) / len(several)
+    return sum(max(group) - min(group) <= _ROUNDING for group in comparable) / len(comparable)
 
 
 def learning_warnings(
@@ -84,7 +84,7 @@ def learning_warnings(
     ``tools`` and ``unparsed_turn`` are called only if a warning needs them.
     """
     warnings: list[str] = []
-    if not figures.turns:  # nothing was played: failed steps are reported elsewhere
+    if not figures.turns:  # ``verl/records/step_checks.py`` reports failed steps
         return warnings
     if not figures.calls and not figures.unparsed and (names := tools()):
         warnings.append(
@@ -119,10 +119,10 @@ def _example(turn: Turn | None, advice: Advice, tools: Collection[str]) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the text in one line; a long one without its middle.
+    """Return the text in one line; a long text loses its middle.
 
     >>> shortened("I will " + "think " * 40 + "add(1, 2)")
     'I will think think think think think think think ... think think think think think think add(1, 2)'
     """
-    text, half = " ".join(text.split()), _SHOWN // 2
-    return text if len(text) <= _SHOWN else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
+    text, half = " ".join(text.split()), _QUOTED_LENGTH // 2
+    return text if len(text) <= _QUOTED_LENGTH else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"

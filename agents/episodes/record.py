@@ -1,7 +1,7 @@
 """Episodes as JSON Lines.
 
-Invariant: ``episode_from_dict(episode_to_dict(e)) == e``, also after JSON. A turn stores only the part of its prompt
-that follows the turn before, so a record grows linearly with the episode.
+Invariant: ``episode_from_dict(episode_to_dict(e)) == e``, also after a round trip through JSON. A turn stores only the
+part of its prompt after the previous turn, so a record grows linearly with the episode.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
-# Fields of a completion that are tuples in Python and lists in JSON. Old records lack the last ones.
+# Fields of a completion that are tuples in Python and lists in JSON. Old records lack the last of these fields.
 _SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "versions", "forced")
 _STEP = re.compile(r"step_\d+\.jsonl")
 UNFINISHED = "unfinished"  #: folder of a run in which `turntree serve` keeps the turns of unfinished sessions
 
 
 def episode_to_dict(episode: Episode) -> dict[str, Any]:
-    """Convert to JSON values; NaN and infinite numbers stay Python floats."""
+    """Convert an episode to JSON values; NaN and infinite numbers stay Python floats."""
     turns = []
     context: tuple[int, ...] = ()
     for turn in episode.turns:
@@ -43,7 +43,7 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
         context = turn.prompt_ids + turn.completion.token_ids
     return {
         "env_id": episode.env_id,
-        "task": None if episode.task is None else {**_shallow(episode.task)},
+        "task": None if episode.task is None else {**_field_values(episode.task)},
         "seed": episode.seed,
         "messages": [message.to_openai() for message in episode.messages],
         "turns": turns,
@@ -58,7 +58,7 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
 
 
 def episode_from_dict(row: Mapping[str, Any]) -> Episode:
-    """Convert from the values of ``episode_to_dict``; raise ``RecordError`` if a field is malformed."""
+    """Convert the result of ``episode_to_dict`` back; raise ``RecordError`` if a field is malformed."""
     try:
         turns: list[Turn] = []
         context: tuple[int, ...] = ()
@@ -90,9 +90,9 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
 
 
 def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
-    """Convert to JSON values; if the prompt begins with ``context``, only the rest of it is stored."""
-    completion = _shallow(turn.completion)
-    completion["draft"] = _shallow(turn.completion.draft)
+    """Convert a turn to JSON values; if the prompt begins with ``context``, store only the rest of the prompt."""
+    completion = _field_values(turn.completion)
+    completion["draft"] = _field_values(turn.completion.draft)
     if turn.completion.top is not None:
         top = turn.completion.top
         completion["top"] = {"ids": top.ids.tolist(), "logprobs": top.logprobs.tolist(), "k": top.ids.shape[1]}
@@ -112,7 +112,7 @@ def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
 
 
 def turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
-    """Convert from the values that ``turn_to_dict`` returned for the same ``context``."""
+    """Convert the result of ``turn_to_dict`` back; ``context`` must be the same."""
     completion = dict(entry["completion"])
     # A negative count would silently take tokens from the wrong end of the context.
     if not 0 <= entry["shared"] <= len(context):
@@ -138,7 +138,7 @@ def turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
     )
 
 
-def _shallow(data: Any) -> dict[str, Any]:
+def _field_values(data: Any) -> dict[str, Any]:
     values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
     return {name: _plain(value) for name, value in values.items()}
 
@@ -150,13 +150,13 @@ def _plain(value: Any) -> Any:
 
 
 class EpisodeWriter:
-    """Appends episodes to a JSON Lines file, complete lines or nothing.
+    """Appends episodes to a JSON Lines file; each write appends complete lines or nothing.
 
-    Several processes, and threads with one writer each, may append to one file. Nothing is buffered, so written
-    episodes survive a crash of the process. After an ``OSError`` (a full disk), the file is unchanged.
+    Several processes may append to one file, and several threads if each has its own writer. Nothing is buffered, so
+    written episodes survive a crash of the process. If a write raises ``OSError`` (a full disk), the file is unchanged.
 
     Args:
-        path: Created with its folder if missing; an existing file is appended to.
+        path: File to append to. The file and its folder are created if missing.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -169,7 +169,7 @@ class EpisodeWriter:
         self.write_all([Record(labels, episode)])
 
     def write_all(self, records: Iterable[Record]) -> None:
-        """Append several episodes, all or none."""
+        """Append several episodes, either all or none."""
         append_lines(self._file, ({**labels, "episode": episode_to_dict(episode)} for labels, episode in records))
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class Record(NamedTuple):
 
 
 def episode_files(run: Path) -> list[Path]:
-    """Return the episode files of a recorded run in order; a file is returned itself."""
+    """Return the episode files of a recorded run in order; if ``run`` is a file, return only that file."""
     if not run.exists():
         raise FileNotFoundError(f"{run} does not exist; pass the folder of a run or a file of episodes")
     if run.is_file():
@@ -200,7 +200,7 @@ def episode_files(run: Path) -> list[Path]:
     if not (files := steps or sorted(run.glob("*episodes*.jsonl"))):
         raise RecordError(
             f"{run} contains no episodes: expected {run / 'episodes'}/step_*.jsonl, as written by `turntree train`; "
-            "pass a file of `turntree eval --out FILE` itself"
+            "or pass a file written by `turntree eval --out FILE`"
         )
     return files
 
@@ -208,10 +208,10 @@ def episode_files(run: Path) -> list[Path]:
 def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iterator[Record]:
     """Read the lines that ``EpisodeWriter`` wrote, in order.
 
-    A last line that was cut off, as by ``kill -9``, is skipped with a warning.
+    A last line that was cut off, for example by ``kill -9``, is skipped with a warning.
 
     Args:
-        growing: Whether the file is still being written: an incomplete last line is then not read.
+        growing: Whether the file is still being written; if so, an incomplete last line is skipped without a warning.
 
     Raises:
         RecordError: If a line is damaged; the message names the file and the line.
@@ -220,7 +220,7 @@ def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iter
     def refuse(number: int, problem: str) -> RecordError:
         return RecordError(f"{path}, line {number}: {problem}; remove the line if a run was killed while writing it")
 
-    torn = partial(logger.warning, "%s: skipped line %d, the last, which was cut off while it was written", path)
+    torn = partial(logger.warning, "%s: skipped the last line, %d, which was cut off while it was written", path)
     for number, row in json_lines(Path(path), refuse, growing=growing, torn=torn):
         if not isinstance(row.get("episode"), dict):
             raise RecordError(f'{path}, line {number}: expected an object with the field "episode", got {row!r:.60}')

@@ -1,7 +1,7 @@
-"""An episode as one token sequence with a mask: the form that trainers read.
+"""An episode as one token sequence with a mask, as trainers read it.
 
 Invariant: every field except ``prompt_ids`` and ``turn_ends`` has the length of ``response_ids``; ``mask`` is 1 exactly
-where the policy sampled.
+for the tokens that the policy sampled.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class TokenView:
     accepted: tuple[bool, ...]  #: accepted drafts; ``False`` if the engine does not report them, shape (response,)
     #: exactness as in ``level.level_codes`` (1 for A to 4 for D), 0 if not sampled, shape (response,)
     levels: tuple[int, ...]
-    #: under the distribution that drew the token, after all transforms; ``logprobs`` if the engine recorded none;
-    #: 0.0 if not sampled, shape (response,)
+    #: log-probability under the distribution that the token was drawn from, after all transforms, shape (response,);
+    #: ``logprobs`` if the engine recorded none; 0.0 if not sampled
     behaviour_logprobs: tuple[float, ...]
     turn_ends: tuple[int, ...]  #: index in ``response_ids`` of each turn's last token, shape (turns,)
 
@@ -35,11 +35,11 @@ class TokenView:
 
     @classmethod
     def of(cls, episode: Episode) -> TokenView:
-        """Concatenate the turns of ``episode``; without turns every field is empty.
+        """Concatenate the turns of ``episode``; without turns, every field is empty.
 
         Raises:
-            ValueError: If a turn's prompt does not begin with the prompt and response before it. Use ``of_each`` for an
-                episode whose dialogue was shortened.
+            ValueError: If a turn's prompt does not begin with the prompt and response of the previous turn. Use
+                ``of_each`` for an episode whose dialogue was shortened.
         """
         if any(turn.text_only for turn in episode.turns):
             raise ValueError(f"the episode of task {episode.task and episode.task.id!r} has only text, no tokens")
@@ -54,8 +54,8 @@ class TokenView:
         for number, turn in enumerate(episode.turns):
             if turn.prompt_ids[: len(context)] != context:
                 raise ValueError(
-                    f"the prompt of turn {number} does not begin with the prompt and response of the turn "
-                    f"before it (task {episode.task and episode.task.id!r}): tokens were rendered again"
+                    f"the prompt of turn {number} does not begin with the prompt and response of the previous "
+                    f"turn (task {episode.task and episode.task.id!r}): tokens were rendered again"
                 )
             completion = turn.completion
             added = len(turn.prompt_ids) - len(context)

@@ -1,4 +1,4 @@
-"""Existing agent programs as episodes: how they run, and the gateway through which they call the policy.
+"""Run existing agent programs as episodes; the programs call the policy through a gateway.
 
 Not here: the gateway itself (``gateway``), and the training rows of an episode (``verl/episodes``).
 """

@@ -19,9 +19,9 @@ from turntree.rewards import Sample
 class HarnessEnv(Env):
     """Run an existing agent program as an episode; ``rollout`` plays it like any other environment.
 
-    Another environment provides the tasks and grades the program's final answer. The dialogues with the policy are the
-    program's own. ``Limits.max_turns`` counts turns in all dialogues, token limits apply to each dialogue, and
-    ``max_seconds`` ends the program with reward 0. ``tool_format`` is the policy's tool call format.
+    Another environment provides the tasks and grades the program's final answer. The program itself writes the
+    dialogues with the policy. ``Limits.max_turns`` counts turns in all dialogues, token limits apply to each dialogue,
+    and ``max_seconds`` ends the program with reward 0. ``tool_format`` is the policy's tool call format.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
@@ -45,20 +45,20 @@ class HarnessEnv(Env):
         """Choose the program and its tasks.
 
         Args:
-            env: Environment whose tasks the program gets, as in ``turntree.envs.make``. Its reply to a turn grades the
-                final answer; its tools are not offered.
+            env: Id of the environment that provides the tasks, see ``turntree.envs.make``. This environment also grades
+                the final answer. Its tools are not offered to the program.
             program: ``MODULE:NAME`` of a callable, see ``CallableProgram``.
             command: A command line, see ``CommandProgram``.
             image: Container image in which ``command`` runs.
             seconds: Time after which a program is stopped and the episode fails.
             model: Model name that the program uses for the policy.
-            rewards: Rewards by name that grade the final answer, as in ``Scorer``; ``None`` lets ``env`` grade.
-            answer_format: Data set whose rules compare answers if ``env``'s tasks name none, for ``rewards``.
+            rewards: Rewards that grade the final answer, see ``Scorer``; with ``None``, ``env`` grades the answer.
+            answer_format: For ``rewards``: the answer format of tasks whose data set has none.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             UsageError: If the program is not found, or not exactly one of ``program`` and ``command`` is given.
-            UnknownEnvironment: If there is no ``env``.
+            UnknownEnvironment: If no environment has the id ``env``.
         """
         super().__init__(**kwargs)
         if (program is None) == (command is None) or (image is not None and command is None):
@@ -86,7 +86,7 @@ class HarnessEnv(Env):
         """Grade a final answer and end the episode.
 
         Raises:
-            RuntimeError: If the other environment failed.
+            RuntimeError: If the environment that grades the answer failed.
             UngradedAnswer: If the rewards could not grade the answer.
         """
         if self._scorer is None:
@@ -106,8 +106,8 @@ class HarnessEnv(Env):
         (scored,) = self._scorer.score([sample])
         if scored.reward is None:
             raise UngradedAnswer(f"{', '.join(scored.ungraded)} could not grade the answer to {task.id}")
-        right = {"correct": scored.parts[ANSWER]} if ANSWER in scored.parts else {}
-        return Reply(reward=scored.reward, done=True, rewards={**scored.parts, **right})
+        correct = {"correct": scored.parts[ANSWER]} if ANSWER in scored.parts else {}
+        return Reply(reward=scored.reward, done=True, rewards={**scored.parts, **correct})
 
     def close(self) -> None:
         super().close()

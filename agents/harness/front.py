@@ -1,6 +1,6 @@
-"""One HTTP server for all episodes of an event loop; the API key selects an episode's gateway.
+"""One HTTP server for all episodes of an event loop; a request's API key selects the episode's gateway.
 
-It listens on 127.0.0.1 while there are episodes and handles no signals.
+The server listens on 127.0.0.1 while there are episodes, and handles no signals.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.server import listen, run
 from turntree.agents.gateway.http.settings import GatewaySettings
 
-#: of the server; each episode's limits are those of its gateway
-_BOUNDS = GatewaySettings(model="policy", max_context=1, port=0, grace_seconds=1.0)
+#: settings of the server; each episode's limits are in the settings of its gateway
+_SERVER_SETTINGS = GatewaySettings(model="policy", max_context=1, port=0, grace_seconds=1.0)
 
 
 class Front:
-    """The server of one event loop; create it inside that loop."""
+    """The server of one event loop; create it while that loop runs."""
 
     def __init__(self) -> None:
         self._apps: dict[str, ASGIApp] = {}
@@ -44,11 +44,11 @@ class Front:
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())
             self._serving.add_done_callback(self._pass_error)
-        # Cancelling one episode must not cancel the URL for all.
+        # Cancelling one episode must not cancel the shared future.
         return await asyncio.shield(self._url)
 
     def leave(self, key: str) -> bool:
-        """Remove a gateway; return whether it was the last one, after which the server stops."""
+        """Remove a gateway; return whether no gateway is left. The server then stops."""
         del self._apps[key]
         return not self._apps
 
@@ -57,12 +57,12 @@ class Front:
             await asyncio.shield(self._serving)
 
     async def _serve(self) -> None:
-        with listen(_BOUNDS) as at:
-            url = f"http://127.0.0.1:{at.getsockname()[1]}/v1"
+        with listen(_SERVER_SETTINGS) as socket:
+            url = f"http://127.0.0.1:{socket.getsockname()[1]}/v1"
             await run(
                 self,
-                _BOUNDS,
-                at,
+                _SERVER_SETTINGS,
+                socket,
                 closing=lambda: None,
                 ready=lambda: self._url.set_result(url),
                 until=lambda: not self._apps,
@@ -70,7 +70,7 @@ class Front:
             )
 
     def _pass_error(self, serving: asyncio.Task[None]) -> None:
-        # Pass the error of a server that could not start to the episodes waiting for its URL.
+        # If the server could not start, raise its error in the episodes that wait for the URL.
         if not self._url.done():
             error = None if serving.cancelled() else serving.exception()
             self._url.set_exception(error or RuntimeError("the server of the episodes did not start"))
@@ -81,10 +81,10 @@ _fronts: WeakKeyDictionary[asyncio.AbstractEventLoop, Front] = WeakKeyDictionary
 
 @asynccontextmanager
 async def admitted(gateway: Gateway) -> AsyncIterator[str]:
-    """Yield the base URL at which a gateway answers requests that carry its key.
+    """Yield the base URL at which ``gateway`` answers requests with its API key.
 
     Args:
-        gateway: Its API key must be unique.
+        gateway: A gateway with a unique API key.
     """
     key = gateway.settings.api_key
     assert key is not None

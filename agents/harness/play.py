@@ -1,7 +1,7 @@
 """Play one program as an episode.
 
-Invariant: a failure of the engine or of the machine that runs the program fails the episode, even if the program
-continued; it never becomes a reward. An error of the program itself, or a limit of the task, gives reward 0.
+Invariant: if the engine or the machine that runs the program fails, the episode fails and gets no reward, even if the
+program continued. An error of the program itself, or reaching a limit of the task, gives reward 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits
 
 PROGRAM_ANSWER = "program_answer"  #: metadata key of the program's final answer
-_ENDLESS = 1 << 30
+_NO_LIMIT = 1 << 30  #: tokens
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ProgramPlay(EpisodeDriver):
     side_episodes: tuple[Episode, ...] = ()
 
     async def episode(self, index: int | None) -> Episode:
-        """Play task ``index``; ``None`` plays the given task, or one that the environment draws."""
+        """Play task ``index``; with ``None``, play ``self.task``, or a task that the environment draws."""
         return replace(await self.to_end(self.run(index)), extra_dialogues=self.side_episodes)
 
     async def run(self, index: int | None) -> StopReason:
@@ -52,7 +52,7 @@ class ProgramPlay(EpisodeDriver):
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         turns = EpisodeTurns(
             within_budget(self.engine, self.renderer),
-            replace(self.sampling, seed=base, max_tokens=limits.max_turn_tokens or _ENDLESS),
+            replace(self.sampling, seed=base, max_tokens=limits.max_turn_tokens or _NO_LIMIT),
             most=limits.max_turns,
         )
         gateway = Gateway(turns, self.renderer, self._settings(key := secrets.token_hex(16)))
@@ -90,7 +90,7 @@ class ProgramPlay(EpisodeDriver):
         limits = self.limits
         return GatewaySettings(
             model=self.model,
-            max_context=limits.max_context_tokens or _ENDLESS,
+            max_context=limits.max_context_tokens or _NO_LIMIT,
             max_response=limits.max_episode_tokens,
             api_key=key,
             seconds=self.seconds,
@@ -119,7 +119,7 @@ class ProgramPlay(EpisodeDriver):
         self.task = replace(self.task, metadata={**self.task.metadata, key: text})
 
     def split_dialogues(self, session: Session) -> None:
-        # The dialogue that ended last is the episode's own; the others become extra episodes.
+        # The dialogue that ended last becomes the episode; all other dialogues become extra episodes.
         *rest, last = dialogues(session)
         seen: set[int] = set()
         episodes: list[Episode] = []
@@ -140,8 +140,8 @@ class ProgramPlay(EpisodeDriver):
                     shared_turns=shared,
                 )
             )
-        own, *side = episodes
-        self.turns, self.messages, self.side_episodes = [*own.turns], [*own.messages], tuple(reversed(side))
+        main, *side = episodes
+        self.turns, self.messages, self.side_episodes = [*main.turns], [*main.messages], tuple(reversed(side))
 
     async def grade(self, answer: str) -> StopReason:
         self.add_metadata(PROGRAM_ANSWER, answer)

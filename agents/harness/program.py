@@ -1,8 +1,8 @@
-"""Programs that can be episodes: a Python callable, or a command line, optionally in a container.
+"""Programs that can be played as episodes: a Python callable, or a command line, optionally in a container.
 
-A command runs below a supervisor that ends all its processes; without a container it has the rights of the user who
-started the training. A callable runs in a thread: at the deadline an exception is raised in it and its requests are
-refused. Not covered: a callable that blocks outside Python, or catches everything, keeps its thread.
+A supervisor runs a command and ends all of its processes. Without a container, the command has the rights of the user
+who started the training. A callable runs in a thread. At the deadline, an exception is raised in the callable, and its
+requests are refused. Not covered: a callable that blocks outside Python or catches every exception keeps its thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from turntree.envs.failure import describe
 
 #: runs a blocking call in a thread and returns its result
 InThread = Callable[[Callable[[], str]], Coroutine[Any, Any, str]]
-_MOST_OUTPUT = 1 << 20  #: bytes of a command's output to keep, from the end
-_MOST_ARGUMENT = 100 << 10  #: bytes; longest prompt in an argument or a variable
-_KILL_SECONDS = 10.0  #: time that ``docker kill`` has
-_END_SECONDS = 5.0  #: time in which a supervisor ends its processes, and a callable is interrupted
-_REST_SECONDS = 1.0  #: time in which the remaining output of an ended process arrives
+_MAX_OUTPUT = 1 << 20  #: bytes of a command's output to keep, from the end
+_MAX_ARGUMENT = 100 << 10  #: bytes; longest prompt in an argument or a variable
+_KILL_SECONDS = 10.0  #: time limit of ``docker kill``
+_END_SECONDS = 5.0  #: time limit for a supervisor to end its processes, and to interrupt a callable
+_REST_SECONDS = 1.0  #: time limit to read the remaining output after a process has ended
 
 
 class ProgramFailed(AgentError):
@@ -55,7 +55,7 @@ class Assignment:
     prompt: str  #: the task as text
     task_id: str
     seed: int  #: for the program's own randomness; differs between samples of a task
-    base_url: str  #: of OpenAI's API; Anthropic's clients need it without ``/v1``
+    base_url: str  #: URL of the OpenAI API; Anthropic's clients need this URL without ``/v1``
     api_key: str  #: identifies the episode
     model: str
 
@@ -76,11 +76,11 @@ class Assignment:
 
 class Program(Protocol):
     async def run(self, assignment: Assignment, in_thread: InThread) -> str:
-        """Return the final answer; if cancelled, end everything that was started.
+        """Return the final answer; if cancelled, end all processes and threads of the program.
 
         Raises:
             ProgramFailed: If the program could not be run.
-            NoAnswer: If it ended without an answer.
+            NoAnswer: If the program ended without an answer.
         """
 
 
@@ -88,22 +88,23 @@ class CallableProgram:
     """A Python callable or coroutine function whose return value is the answer.
 
     Args:
-        name: ``MODULE:NAME``. The callable receives, by name, the fields of ``Assignment`` that it has parameters for.
+        name: ``MODULE:NAME``. If a parameter of the callable has the name of a field of ``Assignment``, the callable
+            receives that field.
 
     Raises:
-        UsageError: If it cannot be imported, or has another parameter without a default.
+        UsageError: If the callable cannot be imported, or has another parameter without a default.
     """
 
     def __init__(self, name: str) -> None:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            function = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             problem = f"expected program=MODULE:NAME of an importable callable, got {name!r}: {error}"
             raise UsageError(problem) from error
-        self._call = found
+        self._call = function
         offered = {field.name for field in fields(Assignment)}
-        parameters = inspect.signature(found).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
         named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         needed = {p.name for p in named if p.default is p.empty}
         if missing := sorted(needed - offered):
@@ -112,21 +113,21 @@ class CallableProgram:
                 f"{', '.join(missing)}; give them defaults"
             )
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self._wanted = offered if takes_all else offered & {p.name for p in parameters}
+        self._fields = offered if takes_all else offered & {p.name for p in parameters}
 
     async def run(self, assignment: Assignment, in_thread: InThread) -> str:
-        arguments = {name: getattr(assignment, name) for name in self._wanted}
+        arguments = {name: getattr(assignment, name) for name in self._fields}
         running = _RunningCall()
 
         def call() -> str:
             with running:
                 answer = self._call(**arguments)
-                return str(asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer)
+                return str(asyncio.run(_await(answer)) if inspect.isawaitable(answer) else answer)
 
         try:
             return await in_thread(call)
         except asyncio.CancelledError:
-            # In a thread, because the exception may have to be raised many times.
+            # Use a thread, because the exception may have to be raised many times.
             threading.Thread(target=running.end, name="turntree-end", daemon=True).start()
             raise
         except Exception as error:
@@ -144,14 +145,14 @@ class _RunningCall:
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            # Withdraw a pending exception: the pool reuses this thread.
+            # Clear a pending exception, because the pool reuses this thread.
             _raise_in(self._thread, None)
             self._thread = None
 
     def end(self) -> None:
-        # Repeat the exception until the call ends: some programs catch everything.
-        until = time.monotonic() + _END_SECONDS
-        while time.monotonic() < until:
+        # Raise the exception until the call ends, because some programs catch every exception.
+        deadline = time.monotonic() + _END_SECONDS
+        while time.monotonic() < deadline:
             with self._lock:
                 if self._thread is None:
                     return
@@ -169,11 +170,12 @@ class CommandProgram:
 
     Args:
         command: Command and arguments, in which ``{prompt}``, ``{task_id}`` and ``{seed}`` are replaced. A prompt that
-            does not fit into an argument (NUL, over 100 KiB) becomes ``-`` and is in no variable.
-        image: Container image to run it in; ``None`` runs it as a process.
+            does not fit into an argument (it contains NUL, or is over 100 KiB) becomes ``-``, and the variable
+            ``TASK_PROMPT`` is not set.
+        image: Container image in which to run the command; ``None`` runs the command as a process.
 
     Raises:
-        UsageError: If the command is empty, or there is no Docker for the image.
+        UsageError: If the command is empty, or ``image`` is set and Docker is not installed.
     """
 
     def __init__(self, command: str | Sequence[str], *, image: str | None = None) -> None:
@@ -195,7 +197,7 @@ class CommandProgram:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    env={**os.environ, **_unproxied(), **assignment.variables},
+                    env={**os.environ, **_without_proxy(), **assignment.variables},
                     pass_fds=(report_writer,),
                     start_new_session=True,
                 )
@@ -231,39 +233,39 @@ class CommandProgram:
             if self._image is not None:
                 await _kill_container(container)
         with contextlib.suppress(ProcessLookupError):
-            # Whatever is left of the group, even if the supervisor itself was killed.
+            # Kill the remaining processes of the group, even if the supervisor itself was killed.
             os.killpg(process.pid, signal.SIGKILL)
 
     def line(self, assignment: Assignment, container: str) -> list[str]:
         prompt = assignment.prompt if _fits(assignment.prompt) else "-"
-        filled = {"{prompt}": prompt, "{task_id}": assignment.task_id, "{seed}": str(assignment.seed)}
-        line = [_MARK.sub(lambda mark: filled[mark[0]], part) for part in self._command]
+        values = {"{prompt}": prompt, "{task_id}": assignment.task_id, "{seed}": str(assignment.seed)}
+        line = [_PLACEHOLDER.sub(lambda match: values[match[0]], part) for part in self._command]
         if self._image is None:
             return line
         names = [argument for name in assignment.variables for argument in ("--env", name)]
-        # The gateway listens on loopback, which a container reaches only over the host's network.
+        # The gateway listens on loopback, which a container can reach only through the host's network.
         options = ["--rm", "--interactive", "--network=host", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
         return ["docker", "run", *options, f"--name={container}", *names, self._image, *line]
 
 
-_MARK = re.compile(r"\{(prompt|task_id|seed)\}")
+_PLACEHOLDER = re.compile(r"\{(prompt|task_id|seed)\}")
 
 
-async def _awaited(answer: Any) -> Any:
+async def _await(answer: Any) -> Any:
     return await answer
 
 
 def _fits(prompt: str) -> bool:
     # Linux limits an argument and a variable to 128 KiB and ends both at a NUL.
-    return "\0" not in prompt and len(prompt.encode()) <= _MOST_ARGUMENT
+    return "\0" not in prompt and len(prompt.encode()) <= _MAX_ARGUMENT
 
 
 async def _communicate(process: asyncio.subprocess.Process, prompt: str) -> tuple[str, str]:
     assert process.stdin is not None, "all three are pipes"
     assert process.stdout is not None
     assert process.stderr is not None
-    written = bytearray(), bytearray()
-    reading = asyncio.gather(_tail(process.stdout, written[0]), _tail(process.stderr, written[1]))
+    outputs = bytearray(), bytearray()
+    reading = asyncio.gather(_read_tail(process.stdout, outputs[0]), _read_tail(process.stderr, outputs[1]))
     try:
         # The process may have exited or closed its input; uvloop, which Ray installs, then raises RuntimeError.
         with contextlib.suppress(ConnectionError, RuntimeError):
@@ -275,17 +277,17 @@ async def _communicate(process: asyncio.subprocess.Process, prompt: str) -> tupl
             await asyncio.wait_for(reading, _REST_SECONDS)
     finally:
         reading.cancel()
-    out, err = (bytes(output).decode("utf-8", "replace") for output in written)
+    out, err = (bytes(output).decode("utf-8", "replace") for output in outputs)
     return out, err
 
 
-async def _tail(stream: asyncio.StreamReader, kept: bytearray) -> None:
+async def _read_tail(stream: asyncio.StreamReader, tail: bytearray) -> None:
     while data := await stream.read(1 << 16):
-        kept += data
-        del kept[:-_MOST_OUTPUT]
+        tail += data
+        del tail[:-_MAX_OUTPUT]
 
 
-def _unproxied() -> Mapping[str, str]:
+def _without_proxy() -> Mapping[str, str]:
     # The gateway listens on loopback, which no proxy can reach.
     names = [part for name in ("NO_PROXY", "no_proxy") for part in os.environ.get(name, "").split(",") if part]
     value = ",".join(dict.fromkeys([*names, "127.0.0.1", "localhost"]))

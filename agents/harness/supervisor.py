@@ -1,9 +1,9 @@
-"""The process above a program, which ends all of the program's processes with it or with its episode.
+"""The parent process of a program; it ends all of the program's processes when the program or its episode ends.
 
-A fresh interpreter that imports the standard library only. If the kernel allows it, the program gets its own process
-ids and ``/proc``: no process escapes, and other programs' environments, which hold keys, stay invisible. Otherwise
-this process adopts orphans and kills them, but a program could kill this process first. Not covered: processes that
-``cron``, ``systemd`` or Docker start on the program's behalf.
+The supervisor is a fresh interpreter that imports little more than the standard library. If the kernel allows, the
+program gets its own PID namespace and ``/proc``. Then no process escapes, and the environment variables of other
+programs, which contain API keys, stay invisible. Otherwise the supervisor adopts orphans and kills them, but a program
+could kill the supervisor first. Not covered: processes that ``cron``, ``systemd`` or Docker start for the program.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ for name, path in {packages!r}:
 from turntree.agents.harness.supervisor import main
 main()
 """
-CANNOT = "cannot "  #: prefix of the report if the command could not be run; otherwise the report is its wait status
+#: prefix of the report if the command could not be run; otherwise the report is the command's wait status
+CANNOT = "cannot "
 
 
 def supervised(command: list[str], report: int) -> list[str]:
-    """Return the command line that runs ``command`` below a supervisor; SIGTERM ends all of it.
+    """Return the command line that runs ``command`` under a supervisor; SIGTERM ends all its processes.
 
     Args:
-        report: Descriptor to which the supervisor writes its report.
+        report: File descriptor to which the supervisor writes its report.
     """
     sandbox, harness = os.path.dirname(kernel.__file__), os.path.dirname(os.path.abspath(__file__))
     packages: list[tuple[str, list[str]]] = [(name, []) for name in ("turntree", "turntree.envs", "turntree.agents")]
@@ -57,9 +58,9 @@ def main() -> None:
 def _run(command: list[str], report: int) -> None:
     program = os.fork()
     if not program:
-        # Signals to this group reach only the program.
+        # A new process group: signals to this group reach only the program.
         os.setsid()
-        # Python ignores these, and an exec'd program would inherit that.
+        # Python ignores these signals, and the program would inherit that.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         try:
@@ -67,10 +68,10 @@ def _run(command: list[str], report: int) -> None:
         except OSError as error:
             os.write(report, f"{CANNOT}{error.strerror}\n".encode())
         os._exit(127)
-    os.write(report, str(_reaped(program)).encode())
+    os.write(report, str(_wait_for(program)).encode())
 
 
-def _reaped(program: int) -> int:
+def _wait_for(program: int) -> int:
     while True:
         pid, status = os.wait()
         if pid == program:
@@ -78,14 +79,14 @@ def _reaped(program: int) -> int:
 
 
 def _run_apart(command: list[str], report: int) -> bool:
-    # Returns False if the kernel does not allow own process ids.
+    # Return False if the kernel does not allow a new PID namespace.
     reader, ready = os.pipe()
     inner = os.fork()
     if not inner:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         kernel.die_with_parent()
         with contextlib.suppress(OSError):
-            _leave_processes()
+            _enter_namespaces()
             first = os.fork()
             if not first:
                 kernel.die_with_parent()
@@ -100,11 +101,11 @@ def _run_apart(command: list[str], report: int) -> bool:
         os._exit(0)
     os.close(ready)
     allowed = bool(os.read(reader, 1))
-    _reaped(inner)
+    _wait_for(inner)
     return allowed
 
 
-def _leave_processes() -> None:
+def _enter_namespaces() -> None:
     # Children get new process ids and mounts.
     user, group, flags = os.getuid(), os.getgid(), kernel.CLONE_NEWNS | kernel.CLONE_NEWPID
     # In a user namespace, root would lose access to other users' files.
@@ -113,22 +114,23 @@ def _leave_processes() -> None:
         return
     kernel.unshare(flags | kernel.CLONE_NEWUSER)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        _put(f"/proc/self/{name}", text)
+        _write(f"/proc/self/{name}", text)
 
 
 def _mount_own_proc() -> None:
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-    # If /proc is a locked mount, it is covered instead.
+    # If /proc is a locked mount, mount the new one over it.
     with contextlib.suppress(OSError):
         kernel.detach("/proc")
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     # Start at a random process id, so that files named by process id do not collide between programs.
     with contextlib.suppress(OSError):
         with open("/proc/sys/kernel/pid_max") as file:
-            most = int(file.read())
-        _put("/proc/sys/kernel/ns_last_pid", str(most // 2 + int.from_bytes(os.urandom(4), "little") % (most // 3)))
+            pid_max = int(file.read())
+        last_pid = pid_max // 2 + int.from_bytes(os.urandom(4), "little") % (pid_max // 3)
+        _write("/proc/sys/kernel/ns_last_pid", str(last_pid))
 
 
-def _put(path: str, text: str) -> None:
+def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)

@@ -1,7 +1,7 @@
-"""The engine as one program's gateway sees it: the training's own sampling, seeds, and failed turns.
+"""The engine of one program's gateway: applies the trainer's sampling parameters and seeds, and records failed turns.
 
-Invariant: whatever a program requests, turns are sampled at the trainer's temperature. A failed turn that was not
-sampled again is remembered, so that no reward is computed from what followed it.
+Invariant: turns are sampled at the trainer's temperature, even if the program requests another one. A failed turn that
+was not sampled again is recorded, so that the episode fails instead of getting a reward.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from turntree.agents.engines.protocol import Completion, Engine, FinishReason, S
 from turntree.agents.errors import EngineAborted
 from turntree.agents.gateway.http.errors import ApiError
 
-_OWN = ("max_tokens", "stop_token_ids", "top_logprobs")  #: sampling parameters that a program may set
+_PROGRAM_PARAMETERS = ("max_tokens", "stop_token_ids", "top_logprobs")  #: sampling parameters that a program may set
 
 
 class EpisodeTurns:
     """An ``Engine`` for the turns of one episode.
 
     Args:
-        sampling: How turns are sampled; ``max_tokens`` limits each. With a seed, each turn's own seed depends on its
-            prompt and how often that prompt was sent, not on the order of concurrent dialogues.
-        most: Turns in the episode; ``None`` sets no limit.
+        sampling: The trainer's sampling parameters; ``max_tokens`` limits each turn. If ``seed`` is set, a turn's seed
+            depends on its prompt and on how often that prompt was sent, not on the order of concurrent dialogues.
+        most: Greatest number of turns in the episode; ``None`` sets no limit.
     """
 
     def __init__(self, engine: Engine, sampling: Sampling, *, most: int | None = None) -> None:
-        self._engine, self._sampling, self._most = engine, sampling, most
-        self._asked: Counter[bytes] = Counter()
+        self._engine, self._sampling, self._max_turns = engine, sampling, most
+        self._requests: Counter[bytes] = Counter()
         self._failed: dict[bytes, Exception] = {}
         self._running: set[asyncio.Task[Completion]] = set()
         self._closed = False
@@ -45,26 +45,28 @@ class EpisodeTurns:
         """Sample one turn.
 
         Raises:
-            ApiError: 400 if the episode has used all its turns, 503 if it has ended.
+            ApiError: 400 if the episode has used all its turns, 503 if the episode has ended.
             Exception: From the engine.
         """
         if self._closed:
-            raise _ended()
-        if self._most is not None and self._asked.total() >= self._most:
+            raise _ended_error()
+        if self._max_turns is not None and self._requests.total() >= self._max_turns:
             self.full = True
-            raise ApiError(400, f"the episode's limit of {self._most} turns is reached; answer now", code="max_turns")
+            raise ApiError(
+                400, f"the episode's limit of {self._max_turns} turns is reached; answer now", code="max_turns"
+            )
         key = hashlib.blake2b(np.asarray(request.prompt_ids, np.int64).tobytes(), digest_size=8).digest()
-        task = asyncio.ensure_future(self._engine.generate(self._as_trained(request, key)))
-        self._asked[key] += 1
+        task = asyncio.ensure_future(self._engine.generate(self._trainer_request(request, key)))
+        self._requests[key] += 1
         self._running.add(task)
         try:
-            done = await task
-            if done.finish_reason is FinishReason.ABORT or not done.token_ids:
+            completion = await task
+            if completion.finish_reason is FinishReason.ABORT or not completion.token_ids:
                 raise EngineAborted("the engine aborted a turn")
         except asyncio.CancelledError:
-            # Cancelled by `close`, not by the client.
+            # ``close`` cancelled the task, not the client.
             if self._closed and task.cancelled():
-                raise _ended() from None
+                raise _ended_error() from None
             raise
         except ValueError:
             # The program's request is invalid, which is not the engine's failure.
@@ -74,9 +76,9 @@ class EpisodeTurns:
             raise
         finally:
             self._running.discard(task)
-        # The program repeated the failed turn successfully.
+        # If the turn failed before, the program has now repeated it successfully.
         self._failed.pop(key, None)
-        return done
+        return completion
 
     def close(self) -> None:
         # Refuse further turns and cancel running ones.
@@ -84,14 +86,14 @@ class EpisodeTurns:
         for task in self._running:
             task.cancel()
 
-    def _as_trained(self, request: TurnRequest, key: bytes) -> TurnRequest:
-        own = {name: getattr(request.sampling, name) for name in _OWN}
-        own["max_tokens"] = min(self._sampling.max_tokens, own["max_tokens"])
+    def _trainer_request(self, request: TurnRequest, key: bytes) -> TurnRequest:
+        requested = {name: getattr(request.sampling, name) for name in _PROGRAM_PARAMETERS}
+        requested["max_tokens"] = min(self._sampling.max_tokens, requested["max_tokens"])
         seed = self._sampling.seed
         if seed is not None:
-            seed = derive_seed(seed, int.from_bytes(key, "little"), self._asked[key])
-        return replace(request, sampling=replace(self._sampling, **own, seed=seed))
+            seed = derive_seed(seed, int.from_bytes(key, "little"), self._requests[key])
+        return replace(request, sampling=replace(self._sampling, **requested, seed=seed))
 
 
-def _ended() -> ApiError:
+def _ended_error() -> ApiError:
     return ApiError(503, "the episode has ended", code="closing")

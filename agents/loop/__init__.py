@@ -1,4 +1,4 @@
-"""The playing of one episode: the loop, the driver of the environment, the renderer of tokens.
+"""The loop that plays one episode, with the driver of the environment and the renderer of tokens.
 
 Not here: the environment (``turntree.envs``) and the sampling of tokens (``engines``).
 """

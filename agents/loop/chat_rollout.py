@@ -1,7 +1,7 @@
-"""The episode loop for a policy reached as text: messages in, messages out.
+"""The episode loop for a policy behind a chat server: messages in, messages out.
 
-It is the loop of ``rollout`` with a chat server instead of a renderer and an engine. Tool calls that the server has
-parsed are written back in the environment's format, and the environment parses them like any other.
+This loop is ``rollout`` with a chat server instead of a renderer and an engine. If the server has parsed tool calls,
+the loop writes them back in the environment's format, and the environment parses them again.
 
 Invariant: no token id is invented. A turn and its prompt have no token ids (``Turn.text_only``), so the turn cannot
 be trained on and its tokens are not counted.
@@ -39,17 +39,17 @@ async def chat_rollout(
     seed: int | None = None,
     sampling: Sampling | None = None,
 ) -> Episode:
-    """Play one episode; see ``rollout`` for everything not stated here.
+    """Play one episode; see ``rollout`` for the arguments that are not described here.
 
     Args:
         env: A ``turntree.envs.Env``, or a wrapper around one.
-        limits: Only ``max_turn_tokens`` counts. The server knows its context length; an episode that fills it ends with
-            ``max_tokens``.
+        limits: Only ``max_turn_tokens`` is used. The server enforces its own context length; an episode that fills the
+            context ends with ``max_tokens``.
         tool_calls: Whether the server or the environment parses tool calls.
-        sampling: Sampling parameters, with seeds as in ``rollout``; a server may ignore them.
+        sampling: Sampling parameters, with seeds as in ``rollout``; a server may ignore the seeds.
 
     Raises:
-        UsageError: If the environment plays its episodes itself, on tokens.
+        UsageError: If the environment plays its episodes itself, which needs an engine of tokens.
     """
     if isinstance(env.unwrapped, PlaysItself):
         raise UsageError(
@@ -98,12 +98,12 @@ class _ChatPlay(EpisodeDriver):
                 self.dialogue += next_messages(chat_turn, text, outcome._replace(messages=for_server(outcome.messages)))
 
     def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
-        # System messages are the environment's own text; everything else may be untrusted.
-        shown = [dict(one) if one["role"] == "system" else for_server([one])[0] for one in messages]
-        self.dialogue = tools_as_user(shown)
-        own = self.env.unwrapped
-        if tools and not self.native and not getattr(own, "describes_tools", False):
-            example = getattr(own, "example_call", None)
+        # System messages are the environment's own text; the text of all other messages may be untrusted.
+        escaped = [dict(message) if message["role"] == "system" else for_server([message])[0] for message in messages]
+        self.dialogue = tools_as_user(escaped)
+        env = self.env.unwrapped
+        if tools and not self.native and not getattr(env, "describes_tools", False):
+            example = getattr(env, "example_call", None)
             self.dialogue = told_of_tools(self.dialogue, tools, self.parser, example)
 
     def turn_sampling(self) -> Sampling:
@@ -121,7 +121,7 @@ class _ChatPlay(EpisodeDriver):
 
 
 def written(chat_turn: ChatTurn, parser: ToolParser) -> str:
-    """Return the turn as one text, with its calls in the environment's format.
+    """Return a turn as one text, with its tool calls in the environment's format.
 
     >>> from turntree.agents.engines.protocol import FinishReason
     >>> call = ToolCall(name="now", arguments={})
@@ -129,13 +129,13 @@ def written(chat_turn: ChatTurn, parser: ToolParser) -> str:
     'Let me see.\\n<tool_call>\\n{"name": "now", "arguments": {}}\\n</tool_call>'
     """
     calls = [parser.format_call(call) for call in chat_turn.calls]
-    whole = "\n".join([*filter(None, [chat_turn.content]), *calls])
-    # The content may contain marks of the format, and some formats allow only calls in a turn.
-    for text in (whole, "\n".join(calls), "; ".join(calls)):
+    full_text = "\n".join([*filter(None, [chat_turn.content]), *calls])
+    # The content may contain markers of the format, and some formats allow no text next to calls.
+    for text in (full_text, "\n".join(calls), "; ".join(calls)):
         parsed = parser.parse(text).calls
         if [_call(call) for call in parsed[len(parsed) - len(calls) :]] == [_call(call) for call in chat_turn.calls]:
             return text
-    return whole
+    return full_text
 
 
 def _call(call: ToolCall) -> tuple[str, dict[str, Any]]:
@@ -146,9 +146,9 @@ def next_messages(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[
     answers = [message for message in outcome.messages if message["role"] == "tool"]
     rest = [message for message in outcome.messages if message["role"] != "tool"]
     ids = [call.id or f"call{number:05d}" for number, call in enumerate(chat_turn.calls)]
-    # If the text contains calls of its own, calls and answers do not match, and everything goes back as text.
+    # If the text contains further calls, calls and answers do not match, so all messages are sent back as text.
     if not ids or not len(ids) == len(outcome.calls) == len(answers):
-        return [{"role": "assistant", "content": text}, *tools_as_user([dict(one) for one in outcome.messages])]
+        return [{"role": "assistant", "content": text}, *tools_as_user([dict(message) for message in outcome.messages])]
     calls = [
         {
             "type": "function",

@@ -1,8 +1,9 @@
-"""Probes what a chat template supports: the one module that knows a model's peculiarities.
+"""Probes of a chat template: the only module that handles differences between models.
 
-Probed are missing roles, the form of call ids, the tokens that end a turn, what the generation prompt opens, and the
-marks between messages. The renderer, the gateway and all engines rely on these probes; ``turntree doctor --model``
-shows them. Messages that a template refuses although its probes passed are converted to user messages if possible.
+The probes find missing roles, the form of call ids, and the tokens that end a turn. They also find the markers between
+messages, and whether the generation prompt opens a thought. The renderer, the gateway and all engines rely on these
+probes; ``turntree doctor --model`` shows the results. If a template refuses messages although its probes passed, the
+messages are converted to user messages if possible.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from turntree.rewards.reading.thoughts import THOUGHTS, Thought
 
 logger = logging.getLogger(__name__)
 
-# Texts of a dummy dialogue, by which the parts of a rendering are found.
+# Texts of a dummy dialogue, used to locate the parts of a rendered text.
 QUESTION = {"role": "user", "content": "question"}
 DUMMY_ANSWER = "turntree-dummy-answer"
 _DUMMY_RESULT = "turntree-dummy-result"
 _DUMMY_SYSTEM = "turntree-dummy-system"
-#: variables that a user may not set
+#: template variables that a user may not set
 _RESERVED = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
 _PROBE: dict[str, Any] = {
     "name": "turntree_probe",
     "description": "probe",
     "parameters": {"type": "object", "properties": {"text": {"type": "string"}, "count": {"type": "integer"}}},
 }
-_USUAL_ID = "call_0123456789abcdef01234567"  #: an id in the form of OpenAI's servers and of this gateway's clients
+_USUAL_ID = "call_0123456789abcdef01234567"  #: an id in the form that OpenAI's servers use
 
 
 class ChatTokenizer(Protocol):
@@ -64,7 +65,7 @@ class ToolRole(StrEnum):
 
 
 class ChatTemplate:
-    """A tokenizer's chat template; raises ``RenderError`` whenever the template refuses or fails.
+    """A tokenizer's chat template; raises ``RenderError`` if the template refuses a dialogue or fails.
 
     Args:
         variables: Template variables, such as ``{"enable_thinking": False}``.
@@ -95,22 +96,22 @@ class ChatTemplate:
 
     @functools.cached_property
     def user_after_user(self) -> bool:
-        """Whether two user messages may follow each other."""
+        """Whether a user message may follow another user message."""
         return self._shows([QUESTION, {"role": "user", "content": _DUMMY_SYSTEM}], QUESTION["content"], _DUMMY_SYSTEM)
 
     @functools.cached_property
-    def _tool(self) -> tuple[ToolRole, bool, bool]:
-        # The tool role, whether tool messages need ids and names, and whether ids must have nine letters. The least
-        # demanding form that shows the answers wins.
+    def _tool_support(self) -> tuple[ToolRole, bool, bool]:
+        # Return the tool role, whether tool messages need ids and names, and whether ids must have nine letters. The
+        # first, least demanding form in which the template shows the answers wins.
         bare = [{"role": "tool", "content": _DUMMY_RESULT}]
-        tries: tuple[tuple[ToolRole, Callable[..., str]], ...] = (
+        renderers: tuple[tuple[ToolRole, Callable[..., str]], ...] = (
             (ToolRole.PLAIN, self._after_dummy),
             (ToolRole.CALLED, self._after_call),
         )
-        for role, render in tries:
+        for role, render in renderers:
             for needed, nine in ((False, False), (True, False), (True, True)):
-                given = [{**bare[0], "tool_call_id": _USUAL_ID}]
-                answers = [given] if needed else [bare, given]
+                with_id = [{**bare[0], "tool_call_id": _USUAL_ID}]
+                answers = [with_id] if needed else [bare, with_id]
                 try:
                     shown = [render(template_messages.with_ids(form, needed=needed, nine=nine)) for form in answers]
                 except RenderError:
@@ -121,12 +122,12 @@ class ChatTemplate:
 
     @property
     def tool_role(self) -> ToolRole:
-        return self._tool[0]
+        return self._tool_support[0]
 
     @property
     def nine_letter_ids(self) -> bool:
         """Whether call ids must be nine letters or digits, as in Mistral's templates."""
-        return self._tool[2]
+        return self._tool_support[2]
 
     @functools.cached_property
     def text_arguments(self) -> bool:
@@ -137,7 +138,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def renders_tools(self) -> bool:
-        """Whether a first prompt shows the tools that the template is given."""
+        """Whether the template shows the tools in a first prompt."""
         tools = [{"type": "function", "function": _PROBE}]
         try:
             return _PROBE["name"] in self.render([QUESTION], tools=tools, generation_prompt=True)
@@ -149,7 +150,8 @@ class ChatTemplate:
         """The format of ``turntree.envs.parsers`` in which the template writes calls; ``None`` if unknown."""
         # Kimi K2 derives the tool's name from the id, so both forms of ids are tried.
         call = ToolCall(name=_PROBE["name"], arguments={"text": "turntree-value", "count": 7})
-        turns = [turn for number in ("call00000", f"functions.{call.name}:0") if (turn := self._calling(call, number))]
+        ids = ("call00000", f"functions.{call.name}:0")
+        turns = [turn for call_id in ids if (turn := self._render_call(call, call_id))]
         formats: list[tuple[bool, int, str]] = []
         for name, turn in itertools.product(FORMATS, turns):
             parser = get_parser(name, cast(Sequence[Tool], [OfferedTool.of(_PROBE)]))
@@ -157,58 +159,59 @@ class ChatTemplate:
             if [(parsed.name, parsed.arguments) for parsed in parser.parse(text).calls] == [
                 (call.name, call.arguments)
             ]:
-                # A format that writes the call exactly as the template does is preferred.
+                # Prefer a format that writes the call exactly as the template does.
                 formats.append((parser.format_call(call) not in text, len(formats), name))
         return min(formats)[2] if formats else None
 
-    def _calling(self, call: ToolCall, number: str) -> str:
+    def _render_call(self, call: ToolCall, call_id: str) -> str:
         function = {"name": call.name, "arguments": dict(call.arguments)}
-        calls = [{"type": "function", "id": number, "function": function}]
+        calls = [{"type": "function", "id": call_id, "function": function}]
         dialogue: list[dict[str, Any]] = [QUESTION, {"role": "assistant", "content": "", "tool_calls": calls}]
         if self.text_arguments:
             dialogue = template_messages.arguments_as_text(dialogue)
         try:
-            whole, before = self.render(dialogue), self.render([QUESTION], generation_prompt=True)
+            rendered, prompt = self.render(dialogue), self.render([QUESTION], generation_prompt=True)
         except RenderError:
             return ""
-        # The generation prompt may hold an empty thought that a past answer lacks, so compare from the start.
-        differing = (n for n, (left, right) in enumerate(zip(whole, before, strict=False)) if left != right)
-        return whole[next(differing, len(before)) :]
+        # The generation prompt may contain an empty thought that an earlier answer lacks, so compare from the start.
+        differing = (n for n, (left, right) in enumerate(zip(rendered, prompt, strict=False)) if left != right)
+        return rendered[next(differing, len(prompt)) :]
 
     def _without_special(self, text: str) -> str:
         return self.tokenizer.decode(list(self.tokens(text)), skip_special_tokens=True)
 
     @functools.cached_property
     def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end the policy's turn: the template's, the tokenizer's and the model's, each once."""
-        own = self.own_ends or self._opening_tokens()
-        ends = (*own, self.tokenizer.eos_token_id, *model_ends(getattr(self.tokenizer, "name_or_path", "")))
+        """Distinct tokens that end the policy's turn, according to the template, the tokenizer and the model."""
+        template_ends = self.own_ends or self._opening_tokens()
+        ends = (*template_ends, self.tokenizer.eos_token_id, *model_ends(getattr(self.tokenizer, "name_or_path", "")))
         return tuple(dict.fromkeys(token for token in ends if token is not None))
 
     @functools.cached_property
     def own_ends(self) -> tuple[int, ...]:
-        """Special tokens that the template writes after answers: after the last one, a followed one, a call."""
+        """Special tokens that the template writes after the last answer, an earlier answer, and a tool call."""
         ends = [self._to_special(self._last)[-1:]]
         if ends[0]:
             ends.append(self.ending_tokens[-1:])
             if self.tool_role is ToolRole.CALLED:
-                ends.append(self.tokens(self._called([{"role": "tool", "content": ""}])[1].rstrip())[-1:])
+                _, rendered = self._dialogue_with_calls([{"role": "tool", "content": ""}])
+                ends.append(self.tokens(rendered.rstrip())[-1:])
         return tuple(dict.fromkeys(token for tokens in ends for token in tokens if token in self.special))
 
     @functools.cached_property
     def ending_tokens(self) -> tuple[int, ...]:
-        """Tokens from the end of a followed answer to the special token that ends its turn, if any."""
+        """Tokens after the text of an answer that is not the last, up to the special token that ends the turn."""
         return self._to_special(self._closing) if self._to_special(self._last) else ()
 
     @functools.cached_property
     def _closing(self) -> str:
-        # Some templates end the last answer of a dialogue differently from an answer that is followed.
-        followed = self._after_dummy([QUESTION], generation_prompt=False)
-        if followed.startswith(self._last):
+        # Some templates end the last answer of a dialogue differently from earlier answers.
+        continuation = self._after_dummy([QUESTION], generation_prompt=False)
+        if continuation.startswith(self._last):
             return self._last
-        first = self._to_special(followed)[-1:]
-        mark = self.tokenizer.decode(list(first), skip_special_tokens=False)
-        return followed[: followed.find(mark) + len(mark)]
+        end_token = self._to_special(continuation)[-1:]
+        mark = self.tokenizer.decode(list(end_token), skip_special_tokens=False)
+        return continuation[: continuation.find(mark) + len(mark)]
 
     def _to_special(self, text: str) -> tuple[int, ...]:
         tokens = self.tokens(text)
@@ -221,10 +224,10 @@ class ChatTemplate:
 
     @functools.cached_property
     def marks(self) -> Marks:
-        """Special tokens, and other added tokens that the template writes around messages."""
+        """Special tokens, and other added tokens that the template writes between messages."""
         answer = {"role": "assistant", "content": DUMMY_ANSWER}
         system = [{"role": "system", "content": _DUMMY_SYSTEM}] if self.system else []
-        shown = self._try([*system, QUESTION, answer, QUESTION])
+        shown = self._render_or_empty([*system, QUESTION, answer, QUESTION])
         if self.tool_role is not ToolRole.AS_USER:
             shown += self.after_answer([{"role": "tool", "content": _DUMMY_RESULT}])
         texts = [self.tokenizer.decode([token], skip_special_tokens=False) for token in self.tokenizer.all_special_ids]
@@ -235,19 +238,19 @@ class ChatTemplate:
 
     @functools.cached_property
     def answer_marks(self) -> Marks:
-        """Marks to escape in answers too; marks of thoughts stay, because templates look for thoughts there."""
-        kept = () if self.thought is None else (self.thought.begin, self.thought.end)
-        return Marks(token for token in self.marks.tokens if token not in kept)
+        """Marks to escape in answers. Thought marks are excluded, because templates look for thoughts in answers."""
+        thought_marks = () if self.thought is None else (self.thought.begin, self.thought.end)
+        return Marks(token for token in self.marks.tokens if token not in thought_marks)
 
     @functools.cached_property
     def thought(self) -> Thought | None:
-        """How the model's thoughts begin and end; ``None`` if it has none."""
-        known = (*self._sources, *map(str, self.tokenizer.added_tokens_decoder.values()))
-        return next((thought for thought in THOUGHTS if any(thought.begin in text for text in known)), None)
+        """The markers of the model's thoughts; ``None`` if the model writes no thoughts."""
+        texts = (*self._sources, *map(str, self.tokenizer.added_tokens_decoder.values()))
+        return next((thought for thought in THOUGHTS if any(thought.begin in text for text in texts)), None)
 
     @functools.cached_property
     def opens(self) -> str:
-        """What the generation prompt opens: ``thought``, ``no thought`` (an empty closed one), or nothing."""
+        """``thought`` if the generation prompt opens one, ``no thought`` if it holds an empty one, else empty."""
         prompt = self._generation_prompt
         if self.thought is None or self.thought.begin not in prompt:
             return ""
@@ -255,7 +258,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def opened(self) -> str:
-        """The text of the thought that the generation prompt opens, from its mark on; empty if none."""
+        """The generation prompt from the marker of the thought that it opens; empty if it opens none."""
         prompt = self._generation_prompt
         return prompt[prompt.rfind(self.thought.begin) :] if self.thought and self.opens == "thought" else ""
 
@@ -265,17 +268,17 @@ class ChatTemplate:
 
     @property
     def _sources(self) -> list[str]:
-        known = self.tokenizer.chat_template
-        return [*known.values()] if isinstance(known, dict) else [known or ""]
+        source = self.tokenizer.chat_template
+        return [*source.values()] if isinstance(source, dict) else [source or ""]
 
     @functools.cached_property
     def readable(self) -> tuple[str, ...]:
-        """Variables that the template reads and a user may set."""
+        """Variables that the template reads and that a user may set."""
         from jinja2 import Environment, meta
 
         variables: set[str] = set()
         for source in self._sources:
-            # Jinja does not know Hugging Face's tag ``generation``.
+            # Jinja does not support Hugging Face's tag ``generation``.
             plain = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", source)
             parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
             variables |= meta.find_undeclared_variables(parsed)
@@ -283,14 +286,14 @@ class ChatTemplate:
 
     def _check_variables(self) -> None:
         for name in self.variables:
-            offered = self.readable
-            if name not in offered:
-                near = difflib.get_close_matches(name, offered, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it reads {', '.join(offered) or 'none'}"
+            readable = self.readable
+            if name not in readable:
+                near = difflib.get_close_matches(name, readable, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it reads {', '.join(readable) or 'none'}"
                 raise RenderError(f"the chat template reads no variable {name!r}; {hint}")
 
     def _opening_tokens(self) -> tuple[int, ...]:
-        # If no token ends an answer, the tokens that begin the next message do.
+        # If no special token ends an answer, the first token of the next message ends it.
         following: list[list[dict[str, Any]]] = [[QUESTION]]
         if self.tool_role is not ToolRole.AS_USER:
             following.append([{"role": "tool", "content": _DUMMY_RESULT}])
@@ -306,23 +309,24 @@ class ChatTemplate:
         return self._convert_and_render(render, messages, first=True)
 
     def after_answer(self, messages: Sequence[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        """Render what follows an answer's text if ``messages`` come next, up to the next answer."""
+        """Render ``messages`` after an answer: the text between that answer and the next one."""
 
         def render(dialogue: template_messages.Messages) -> str:
-            called = self.tool_role is ToolRole.CALLED and any(message["role"] == "tool" for message in dialogue)
-            return (self._after_call if called else self._after_dummy)(dialogue, generation_prompt=generation_prompt)
+            needs_call = self.tool_role is ToolRole.CALLED and any(message["role"] == "tool" for message in dialogue)
+            after = self._after_call if needs_call else self._after_dummy
+            return after(dialogue, generation_prompt=generation_prompt)
 
         return self._convert_and_render(render, messages, first=False)
 
     def _convert_and_render(
         self, render: Callable[[template_messages.Messages], str], messages: Sequence[dict[str, Any]], *, first: bool
     ) -> str:
-        given = self._with_roles(list(messages), first=first)
-        has_tools = any(message["role"] == "tool" or message.get("tool_calls") for message in given)
+        supported = self._with_roles(list(messages), first=first)
+        has_tools = any(message["role"] == "tool" or message.get("tool_calls") for message in supported)
         if not has_tools:
-            return render(given)
+            return render(supported)
         if self.tool_role is not ToolRole.AS_USER:
-            converted = template_messages.with_ids(given, needed=self._tool[1], nine=self._tool[2])
+            converted = template_messages.with_ids(supported, needed=self._tool_support[1], nine=self._tool_support[2])
             if self.text_arguments:
                 converted = template_messages.arguments_as_text(converted)
             try:
@@ -331,17 +335,16 @@ class ChatTemplate:
                 self.warn("the chat template refuses some tool messages; they are rendered as user messages", error)
         else:
             self.warn("the chat template has no tool role; tool answers are rendered as user messages")
-        return render(
-            self._with_roles(template_messages.tools_as_user(template_messages.calls_as_text(given)), first=first)
-        )
+        as_text = template_messages.tools_as_user(template_messages.calls_as_text(supported))
+        return render(self._with_roles(as_text, first=first))
 
     def _with_roles(self, messages: template_messages.Messages, *, first: bool) -> template_messages.Messages:
-        # Replaces messages whose role the template does not support at their position.
+        # Convert messages whose role the template does not support at their position.
         roles = [message["role"] for message in messages]
         later = "system" in roles[1:] or ("system" in roles and not first)
         if "system" in roles and not (self.system if first and not later else self.later_system):
             if not self.system:
-                self.warn("the chat template has no system role; its text leads the first user message")
+                self.warn("the chat template has no system role; system text is put before the first user message")
             messages = template_messages.system_as_user(messages, first=first and self.system)
         pairs = itertools.pairwise(messages)
         if any(left["role"] == right["role"] == "user" for left, right in pairs) and not self.user_after_user:
@@ -354,14 +357,14 @@ class ChatTemplate:
             logger.warning("%s%s", problem, "" if error is None else f": {error}")
 
     def _shows(self, dialogue: list[dict[str, Any]], *texts: str) -> bool:
-        # Whether the dialogue can be rendered, and shows these texts in this order.
+        # Return whether the template renders the dialogue and shows these texts in this order.
         try:
             shown = self.render(dialogue, generation_prompt=True)
         except RenderError:
             return False
         return re.search(".*".join(texts), shown, re.DOTALL) is not None
 
-    def _try(self, dialogue: list[dict[str, Any]]) -> str:
+    def _render_or_empty(self, dialogue: list[dict[str, Any]]) -> str:
         try:
             return self.render(dialogue, generation_prompt=True)
         except RenderError:
@@ -370,14 +373,14 @@ class ChatTemplate:
     def _after_dummy(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
         answer = {"role": "assistant", "content": DUMMY_ANSWER}
         text = self.render([QUESTION, answer, *messages], generation_prompt=generation_prompt)
-        _, found, after = text.partition(DUMMY_ANSWER)
-        if not found:
+        _, answer_text, after = text.partition(DUMMY_ANSWER)
+        if not answer_text:
             raise RenderError(f"the chat template drops the text of an assistant message; it rendered {text!r}")
         return after
 
     def _after_call(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        # ``_after_dummy`` after an answer that calls tools. Templates may drop the text of such a message.
-        dialogue, before = self._called(messages)
+        # Like ``_after_dummy``, but after an answer with tool calls, whose text templates may drop.
+        dialogue, before = self._dialogue_with_calls(messages)
         after = self.render([*dialogue, *messages], generation_prompt=generation_prompt)
         ends = self.tokens(before.rstrip())[-1:]
         if not after.startswith(before) or not (before.endswith(self._last) or self.special.issuperset(ends)):
@@ -387,7 +390,7 @@ class ChatTemplate:
             )
         return self._closing + after[len(before) :]
 
-    def _called(self, answers: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    def _dialogue_with_calls(self, answers: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
         calls: list[dict[str, Any]] = [
             {
                 "type": "function",
@@ -408,16 +411,16 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         generation_prompt: bool = False,
     ) -> str:
-        """Return the template's own rendering."""
+        """Return the text that the template renders for ``dialogue``."""
         try:
             text: str = self.tokenizer.apply_chat_template(
                 dialogue, tools=tools, add_generation_prompt=generation_prompt, tokenize=False, **self.variables
             )
-        except self._refusals as error:  # raised by the template, or by an expression in it
+        except self._refusals as error:  # raised by the template, or by an expression in the template
             if not self.tokenizer.chat_template:
                 raise RenderError(
-                    "the tokenizer has no chat template, like that of a base model: use the model's instruct version, "
-                    "or add a chat_template.jinja to its folder"
+                    "the tokenizer has no chat template, as is usual for base models: use the model's instruct "
+                    "version, or add a chat_template.jinja to its folder"
                 ) from error
             roles = ", ".join(str(message.get("role")) for message in dialogue)
             raise RenderError(
@@ -426,7 +429,7 @@ class ChatTemplate:
         return text
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Tokenise a rendered text; marks in untrusted text become ordinary tokens."""
+        """Tokenise a rendered text; special tokens written in untrusted text become ordinary tokens."""
         if half := HALF.search(text):
             raise RenderError(
                 f"the messages contain half of a surrogate pair, {half[0]!r}, which no tokenizer accepts; remove it"
@@ -437,7 +440,7 @@ class ChatTemplate:
 
 
 def model_ends(name: str) -> tuple[int, ...]:
-    """Return the end tokens of a model's ``generation_config.json``, or of ``config.json`` if that has none."""
+    """Return the end tokens from a model's ``generation_config.json``, or else from its ``config.json``."""
     for file in ("generation_config.json", "config.json"):
         ends = _settings(name, file).get("eos_token_id")
         if ends is not None:
@@ -458,6 +461,6 @@ def _settings(name: str, file: str) -> dict[str, Any]:
             return {}
     try:
         values = read_json(Path(path))
-    except (OSError, ValueError, TypeError):  # missing: the cache's answer may be no path at all
+    except (OSError, ValueError, TypeError):  # missing: the cache may return a value that is not a path
         return {}
     return {**(values.get("text_config") or {}), **values} if isinstance(values, dict) else {}

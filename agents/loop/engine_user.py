@@ -1,8 +1,8 @@
 """A simulated user played by a language model, for customer-service environments.
 
 Invariant: messages depend only on the seed, the task and the dialogue, if the engine honours seeds. They are ordinary
-user messages, so no policy is trained on them. An engine's error or a silent user fails the episode and is no
-verdict on the policy.
+user messages, so no policy is trained on them. If the engine fails or the user is silent, the episode fails instead of
+being scored 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turntree.agents.loop.participants import Participant
 from turntree.envs import Message, Role, Task
 from turntree.rewards.reading.thoughts import without_thoughts
 
-#: written by the user to leave, as in tau-bench (arXiv 2406.12045)
+#: the simulated user writes this text to end the dialogue, as in tau-bench (arXiv 2406.12045)
 LEAVE = "###STOP###"
 _GREETING = "Hi! How can I help you today?"
 _INSTRUCTIONS = f"""You play a customer who writes to a company's service. Your part:
@@ -38,8 +38,8 @@ class EngineSimulatedUser:
     """A ``SimulatedUser`` played by a language model.
 
     Args:
-        thread: Thread of the participant; the caller closes it.
-        seconds: Time limit of a message.
+        thread: Thread in which the participant runs; the caller closes the thread.
+        seconds: Time limit per message.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class EngineSimulatedUser:
         self.sampling, self.seed, self.seconds = sampling, seed, seconds
 
     def open(self, task: Task) -> str:
-        """Return the first message; blocks.
+        """Return the first message. This call blocks.
 
         Raises:
-            SimulatedUserSilent: If the model returns no text, or leaves at once.
+            SimulatedUserSilent: If the model returns no text, or ends the dialogue at once.
         """
         reply = self._message(task, ())
         if reply is None:
@@ -68,13 +68,13 @@ class EngineSimulatedUser:
         return reply
 
     def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
-        """Return the answer to the agent's last message, or ``None`` to leave; blocks, raises as ``open``."""
+        """Return the answer to the agent's last message, or ``None`` to end the dialogue; otherwise like ``open``."""
         return self._message(task, dialogue)
 
     def _message(self, task: Task, dialogue: Sequence[Message]) -> str | None:
         part = {"role": "system", "content": _INSTRUCTIONS.format(part=task.prompt)}
         messages = [part, {"role": "user", "content": _GREETING}, *users_view(dialogue)]
-        # A stable digest: ``hash`` differs between processes.
+        # Use a stable digest, because ``hash`` differs between processes.
         digest = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
         seed = derive_seed(self.seed, int.from_bytes(digest), len(messages))
         message = self.participant.say(messages, replace(self.sampling, seed=seed))
@@ -87,7 +87,7 @@ class EngineSimulatedUser:
 
 
 def users_view(dialogue: Sequence[Message]) -> list[dict[str, str]]:
-    """Return a dialogue from the user's side: without tools, and with the user's own messages as the assistant's."""
+    """Return a dialogue as the user's model sees it: without tools, and with user and assistant swapped."""
     visible = []
     for number, message in enumerate(dialogue, start=1):
         answered = number < len(dialogue) and dialogue[number].role is Role.TOOL

@@ -1,6 +1,6 @@
 """Checks an environment's arguments given as plain values, and builds ``limits`` and ``simulated_user`` from mappings.
 
-A check creates nothing, because creating an environment may read a data set.
+A check creates no environment, because that may read a data set.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def made_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limits(settings: Mapping[str, Any]) -> dict[str, Limits]:
-    given = settings.get("limits")
-    if "limits" not in settings or isinstance(given, Limits):
+    values = settings.get("limits")
+    if "limits" not in settings or isinstance(values, Limits):
         return {}
-    if not isinstance(given, Mapping | None):
-        raise ValueError(f'limits: expected keys with values, such as {{"max_turns": 3}}, got {given!r:.60}')
-    return {"limits": read_settings(Limits, given or {}, "limits")}
+    if not isinstance(values, Mapping | None):
+        raise ValueError(f'limits: expected keys with values, such as {{"max_turns": 3}}, got {values!r:.60}')
+    return {"limits": read_settings(Limits, values or {}, "limits")}
 
 
 def _simulated_user(settings: Mapping[str, Any]) -> ParticipantSettings | None:
@@ -63,27 +63,27 @@ def _simulated_user(settings: Mapping[str, Any]) -> ParticipantSettings | None:
 
 
 def _parameters(env_id: str) -> tuple[dict[str, str], bool]:
-    # An argument may be passed on to a base class; the second value tells whether any name is accepted.
+    # Return the type hint of each argument, and whether any name is accepted. Arguments may go on to base classes.
     creator: Any = find_creator(env_id)
     if isinstance(creator, str):
         creator = gymnasium.spec(creator).entry_point
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
     kinds = [kind for kind in inspect.getmro(creator) if "__init__" in vars(kind)] if inspect.isclass(creator) else []
-    found: dict[str, str] = {}
+    hints: dict[str, str] = {}
     for function in [vars(kind)["__init__"] for kind in kinds] or [creator]:
         parameters = inspect.signature(function).parameters.values()
         named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "self"]
-        found = {p.name: _text(p.annotation) for p in named} | found
+        hints = {p.name: _hint_text(p.annotation) for p in named} | hints
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return found, False
-    return found, True
+            return hints, False
+    return hints, True
 
 
-def _text(annotation: Any) -> str:
+def _hint_text(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
-# One engine per process and settings, closed with the process.
+# One engine per process and settings; the engine is closed when the process exits.
 @functools.cache
 def opened(settings: ParticipantSettings) -> EngineSimulatedUser:
     participant, thread = opened_participant(settings)

@@ -1,8 +1,8 @@
-"""The environment's side of an episode: actions in, observations out, and how the episode ended.
+"""The environment's side of an episode: actions in, observations out, and the reason why the episode ended.
 
-Both loops, ``rollout`` on tokens and ``chat_rollout`` on messages, drive the environment through this module. It is
-the one boundary where a failure of the infrastructure becomes ``Episode.failure``; a failure never becomes a reward.
-The user's Ctrl-C and a cancellation of the episode's own task pass through.
+Both loops, ``rollout`` on tokens and ``chat_rollout`` on messages, drive the environment through this module. Only this
+module turns an infrastructure failure into ``Episode.failure``; a failure never becomes a reward. Ctrl-C and the
+cancellation of the episode's own task are raised unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from turntree.envs.task import Task
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-MAX_BLOCKED = 1024  #: environments of one process that may block at the same time; more wait
+MAX_BLOCKED = 1024  #: environments of one process that may block at the same time; further environments wait
 
 
 class StepOutcome(NamedTuple):
@@ -53,7 +53,7 @@ class EpisodeDriver:
     turns: list[Turn] = field(default_factory=list)
     rewards: dict[str, float] = field(default_factory=dict)
     failure: str = ""
-    #: the component at work, which is the one that failed if something raises
+    #: the component at work: if an exception is raised, this component failed
     failure_kind: FailureKind = FailureKind.ENVIRONMENT
     raised_in: str = ""  #: the method of the environment that raised, if the error does not name it
 
@@ -65,13 +65,13 @@ class EpisodeDriver:
         """Return the episode that ``run`` plays; an exception becomes the episode's failure."""
         try:
             stop_reason = await run
-        except (asyncio.CancelledError, GeneratorExit):  # this task's own; the environment's are contained before
+        except (asyncio.CancelledError, GeneratorExit):  # of this task; ``contain`` catches the environment's
             raise
         except BaseException as raised:
             error = contained(raised)
             logger.warning("an episode of %s failed", self.env_id, exc_info=True)
-            where = f"{self.raised_in} raised " if self.raised_in else ""
-            stop_reason, self.failure = StopReason.FAILURE, where + describe(error)
+            method = f"{self.raised_in} raised " if self.raised_in else ""
+            stop_reason, self.failure = StopReason.FAILURE, method + describe(error)
             self.failure_kind = kind_of(error, self.failure_kind)
         failed = stop_reason is StopReason.FAILURE
         return Episode(
@@ -103,7 +103,7 @@ class EpisodeDriver:
         return dict(info)
 
     async def step(self, turn: Turn, answer: Awaitable[tuple[Any, ...]] | None = None) -> StepOutcome:
-        """Pass the turn to the environment, or take ``answer`` instead of its answer, and record the outcome."""
+        """Pass the turn to the environment and record the outcome; ``answer`` replaces the environment's answer."""
         message = Message(role=Role.ASSISTANT, content=turn.text)
         self.turns.append(turn)
         self.messages.append(message)
@@ -127,12 +127,13 @@ class EpisodeDriver:
         return StepOutcome(StopReason(info["stop_reason"] or StopReason.MAX_TURNS), info["messages"], calls)
 
     async def ask_env(self, env: Any, text: str) -> tuple[Any, ...]:
-        own = self.env.unwrapped
-        return await self._in_time(functools.partial(env.step, text), lambda: getattr(own, "step_part", "") or "step()")
+        base = self.env.unwrapped
+        step = functools.partial(env.step, text)
+        return await self._in_time(step, lambda: getattr(base, "step_part", "") or "step()")
 
     @contextmanager
     def engine_at_work(self) -> Iterator[None]:
-        """Count an exception raised within as a failure of the engine."""
+        """Count an exception raised in this context as a failure of the engine."""
         self.failure_kind = FailureKind.ENGINE
         yield
         self.failure_kind = FailureKind.ENVIRONMENT  # not reached by an exception
@@ -140,8 +141,8 @@ class EpisodeDriver:
     async def _in_time(self, call: Callable[[], _T], doing: Callable[[], str]) -> _T:
         if self._on_loop:
             return contain(call)
-        own = self.env.unwrapped
-        seconds = getattr(own, "step_seconds", math.inf)
+        base = self.env.unwrapped
+        seconds = getattr(base, "step_seconds", math.inf)
         work = self.submit(call)
         try:
             async with asyncio.timeout(seconds if math.isfinite(seconds) else None) as bound:
@@ -150,22 +151,22 @@ class EpisodeDriver:
             if isinstance(error, TimeoutError) and not bound.expired():  # raised by the environment
                 raise
             self.raised_in = doing()
-            # The call may still run in its thread, so the environment is closed only when it returns.
-            work.add_done_callback(lambda _: contain(getattr(own, "close_episode", own.close)))
+            # The call may still run in its thread, so the environment is closed only after the call returns.
+            work.add_done_callback(lambda _: contain(getattr(base, "close_episode", base.close)))
             if not bound.expired():
                 raise
         if isinstance(pool := self.executor or _threads(os.getpid()), WorkerPool):
-            pool.give_up(work)  # a hung thread must not take a slot of the pool for ever
+            pool.give_up(work)  # a hung thread must not occupy a slot of the pool forever
         raise TimeoutError(f"it did not end within step_seconds, {seconds:g} s")
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:
-        """Return the result of ``call``, run where the environment runs; it raises only ``Exception``."""
+        """Run ``call`` where the environment runs and return its result; raise only ``Exception``."""
         return contain(call) if self._on_loop else await asyncio.wrap_future(self.submit(call))
 
     def submit(self, call: Callable[[], _T]) -> Future[_T]:
-        """Run ``call`` in a thread; its future raises only ``Exception``."""
-        within = functools.partial(contextvars.copy_context().run, contain, call)
-        return (self.executor or _threads(os.getpid())).submit(within)
+        """Run ``call`` in a thread; the future raises only ``Exception``."""
+        in_context = functools.partial(contextvars.copy_context().run, contain, call)
+        return (self.executor or _threads(os.getpid())).submit(in_context)
 
     @property
     def _on_loop(self) -> bool:
@@ -174,7 +175,7 @@ class EpisodeDriver:
 
 @functools.cache
 def _threads(process: int) -> WorkerPool:
-    # Keyed by the process: a forked process needs threads of its own.
+    # Cached by process id, because a forked process needs its own threads.
     return WorkerPool(MAX_BLOCKED)
 
 

@@ -18,17 +18,17 @@ from turntree.agents.loop.renderer import Renderer
 
 
 class ParticipantSilent(AgentError):
-    """The engine aborted a message."""
+    """The participant's engine aborted a message."""
 
 
 class Said(NamedTuple):
     text: str
-    whole: bool = True  #: ended by itself, not at a limit
+    whole: bool = True  #: whether the message ended by itself instead of at a token limit
 
 
 class Participant(Protocol):
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        """Return the next message; the last of the OpenAI ``messages`` is a user's."""
+        """Return the next message; ``messages`` are OpenAI messages and end with a user message."""
 
 
 class EngineParticipant:
@@ -37,7 +37,7 @@ class EngineParticipant:
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
         stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
-        # Without a state and reuse: the draft store is for the policy's turns only.
+        # No state and no reuse: the draft store is only for the policy's turns.
         completion = await self.engine.generate(TurnRequest(self.renderer.initial(messages), stops, reuse=False))
         if completion.finish_reason is FinishReason.ABORT:
             raise ParticipantSilent("the participant's engine aborted its message")
@@ -49,32 +49,32 @@ class ServerParticipant:
         self.server = server
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        # The server's chat template is unknown, so marks of well-known templates are broken up.
+        # The server's chat template is unknown, so escape the special tokens of well-known templates.
         turn = await self.server.complete(for_server(messages), sampling)
         return Said(turn.content, turn.finish_reason is FinishReason.STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParticipantSettings:
-    """A participant's model and its sampling."""
+    """A participant's model and sampling parameters."""
 
     engine: str = "openai"
     """A server of chat completions (``openai``), or an engine: ``local``, ``vllm``, ``sglang``."""
     model: str = ""
-    """Model directory or Hugging Face id; for a server the model's name, empty if it has only one."""
+    """Model directory or Hugging Face id. For a server: the model's name, or empty if the server has one model."""
     base_url: str | None = None
-    """URL of the server; an engine without one is started in each process that plays or scores."""
+    """URL of the server. Without a URL, each process that plays or scores starts an engine."""
     seed: int = 0
     """Seed of all messages."""
     temperature: float = 0.7
     max_tokens: int = 256
-    """Token limit of a message."""
+    """Token limit per message."""
     max_context: int = 8192
     """Token limit of prompt and message together."""
     max_batch: int = 16
     """Messages sampled at the same time."""
     seconds: float = 120.0
-    """Time limit of a message."""
+    """Time limit per message."""
 
     def __post_init__(self) -> None:
         if self.engine not in tuple(EngineName):
@@ -97,7 +97,7 @@ class ParticipantSettings:
 
 
 def opened_participant(settings: ParticipantSettings) -> tuple[Participant, EventThread]:
-    """Start or reach the model; return it with its thread. Both are closed with the process."""
+    """Start the model or connect to it; return it with its thread. Both are closed when the process exits."""
     thread, stack = EventThread("turntree-participant"), AsyncExitStack()
 
     def close() -> None:

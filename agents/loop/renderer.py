@@ -1,9 +1,8 @@
-"""Converts dialogues to token ids, token in and token out.
+"""Converts dialogues to token ids, and keeps sampled tokens unchanged.
 
 Invariant: ``extend(prompt, response, messages)`` begins with ``prompt`` and ``response`` unchanged. Sampled tokens are
-never tokenised or rendered again. Only new messages pass through the chat template, as the difference that they make
-to a dummy dialogue. A template that rewrites earlier turns, for example one that drops reasoning, does not affect
-them: the policy keeps seeing what it generated.
+never tokenised or rendered again. Only new messages pass through the chat template, which renders them after a dummy
+dialogue. Even if a template rewrites earlier turns, for example to drop reasoning, the policy sees its own tokens.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ from turntree.agents.errors import RenderError
 from turntree.agents.loop.chat_template import ChatTemplate, ChatTokenizer
 
 _CACHED = 4096
-#: key of a message whose marks are tokens, because it is written as the policy writes its turns
+#: key of a message whose special tokens stay tokens, because the message is written as the policy writes its turns
 AS_TOKENS = "as_tokens"
 
 
 class Renderer:
     """Turns messages into token ids with the chat template of ``tokenizer``.
 
-    Messages are converted to the form that the template supports (``ChatTemplate``). Without a ``tool`` role, tool
-    answers become one user message, each between ``<tool_response>`` tags. Without a ``system`` role, its text leads
-    the first user message. Each conversion is logged once. Text in a message that looks like a token of the template
-    stays text. Renderings are cached, so repeated prompts and observations cost a dictionary look-up.
+    The renderer converts messages to the form that the template supports (``ChatTemplate``). If the template has no
+    ``tool`` role, tool answers become one user message, each answer between ``<tool_response>`` tags. If the template
+    has no ``system`` role, the system text is put before the first user message. Each conversion is logged once.
+    Message text that looks like a special token stays text. Results are cached.
 
     Args:
         tokenizer: A Hugging Face tokenizer with a chat template.
-        stop_token_ids: Tokens that end a turn, besides the template's own, ``eos_token_id`` and those in the model's
-            ``generation_config.json``.
+        stop_token_ids: Tokens that end a turn, in addition to the template's end tokens, ``eos_token_id`` and the
+            end tokens in the model's ``generation_config.json``.
         template_options: Variables for the template, such as ``{"enable_thinking": False}``.
-        max_thinking_tokens: Tokens of a turn after which an open thought is closed, see ``ThinkingBudget``; ``None`` is
+        max_thinking_tokens: Number of tokens after which an open thought is closed (``ThinkingBudget``); ``None`` sets
             no limit.
-        cached: Size of the two caches: first prompts, and additions to prompts.
+        cached: Size of each of the two caches, one for first prompts and one for additions to prompts.
 
     Raises:
         RenderError: If the template is missing, fails on a two-message dialogue, has no token that ends a turn, or does
-            not read one of the variables; or if ``max_thinking_tokens`` is set and the model has no thoughts.
+            not read one of the variables; or if ``max_thinking_tokens`` is set and the model writes no thoughts.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Renderer:
         self._initial = functools.lru_cache(maxsize=cached)(self._render_initial)
         self._addition = functools.lru_cache(maxsize=cached)(self._render_addition)
         self._ending = self.template.ending_tokens
-        #: the template's own end of turn comes first
+        #: the template's own end token comes first
         self.stop_token_ids = tuple(dict.fromkeys((*self.template.end_tokens, *stop_token_ids)))
         if not self.stop_token_ids:
             raise RenderError(
@@ -71,7 +70,7 @@ class Renderer:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings that a run records: template variables, and the limit of thoughts."""
+        """Settings that a run records: template variables, and the token limit of thoughts."""
         return {"template": self.template.variables, "max_thinking_tokens": self.max_thinking_tokens}
 
     def initial(
@@ -91,10 +90,10 @@ class Renderer:
     def extend(
         self, prompt_ids: Sequence[int], response_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]
     ) -> tuple[int, ...]:
-        """Return the token ids of the next prompt: ``prompt_ids``, ``response_ids``, then new tokens only.
+        """Return the token ids of the next prompt: ``prompt_ids``, ``response_ids``, then only new tokens.
 
-        The new tokens are the end of the turn if the response was cut off before it, the observation, and the next
-        generation prompt.
+        The new tokens are the observation and the next generation prompt. If the response was cut off, the end of the
+        turn comes first.
 
         Args:
             prompt_ids: The policy's prompt, shape (prompt,).
@@ -114,13 +113,13 @@ class Renderer:
         return (*prompt_ids, *response_ids, *added)
 
     def decode(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
-        """Return the text of ``token_ids`` with unchanged spaces, and by default without special tokens."""
+        """Return the text of ``token_ids`` with unchanged spaces; omit special tokens by default."""
         return self.tokenizer.decode(
             list(token_ids), skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False
         )
 
     def turn_text(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
-        """Return a turn as the model's whole message: the thought opened by the prompt, then ``token_ids``."""
+        """Return the model's whole message: the thought marker from the prompt, if any, then ``token_ids``."""
         return self.template.opened + self.decode(token_ids, special_tokens=special_tokens)
 
     def _render_initial(self, messages: str, tools: str) -> tuple[int, ...]:
@@ -131,8 +130,8 @@ class Renderer:
         added = self.template.tokens(self.template.after_answer(self._escaped(messages)))
         if added[: len(self._ending)] != self._ending:
             raise RenderError(
-                f"the chat template ends an assistant turn with tokens {self._ending} if it is the last, but with "
-                f"{added[: len(self._ending)]} if a message follows, so the prompt cannot be extended token by token"
+                f"the chat template ends a last assistant turn with tokens {self._ending}, but an earlier one with "
+                f"{added[: len(self._ending)]}, so the prompt cannot be extended token by token"
             )
         if not added:
             raise RenderError(f"the chat template rendered nothing for {messages}")
@@ -142,7 +141,7 @@ class Renderer:
         escaped = []
         for message in json.loads(messages):
             if "content" in message:
-                message["content"] = content = _one_text(message["content"])
+                message["content"] = content = _join_parts(message["content"])
             if not message.pop(AS_TOKENS, False):
                 message = self.template.marks.escaped(message)
                 if message["role"] == "assistant" and "content" in message:
@@ -151,8 +150,8 @@ class Renderer:
         return escaped
 
 
-def _one_text(content: Any) -> Any:
-    # A mark may begin in one part of a text and end in the next, so the parts are joined.
+def _join_parts(content: Any) -> Any:
+    # Join the parts, because a special token may begin in one part and end in the next.
     if not isinstance(content, list) or not all(isinstance(part, dict) and "text" in part for part in content):
         return content
     return "".join(str(part["text"]) for part in content)

@@ -1,6 +1,6 @@
-"""The episode loop: an environment, an engine and a renderer play an episode.
+"""The episode loop: play an episode with an environment, an engine and a renderer.
 
-Invariant: a turn's prompt begins with the prompt and the response of the turn before, unless the environment has
+Invariant: a turn's prompt begins with the prompt and response of the previous turn, unless the environment has
 shortened the dialogue.
 """
 
@@ -28,7 +28,7 @@ from turntree.envs.task import Task
 
 @runtime_checkable
 class PlaysItself(Protocol):
-    """An environment that plays its episodes itself, because a program requests turns from the engine."""
+    """An environment that plays its episodes itself, such as a program that requests turns from the engine."""
 
     limits: Limits
 
@@ -43,7 +43,7 @@ class PlaysItself(Protocol):
         sampling: Sampling,
         executor: Executor | None,
     ) -> Episode:
-        """Play one episode, as ``rollout`` does; ``task`` may also be the task's index."""
+        """Play one episode like ``rollout``; ``task`` may also be the task's index."""
 
 
 async def rollout(
@@ -63,28 +63,27 @@ async def rollout(
     """Play one episode.
 
     Args:
-        env: A ``turntree.envs.Env``, or a Gymnasium wrapper around one; not shared with another episode meanwhile.
+        env: A ``turntree.envs.Env``, or a Gymnasium wrapper around one. Concurrent episodes must not share ``env``.
         renderer: Built on the tokenizer of the engine's model.
         limits: Token limits; ``None`` takes the environment's own. The environment itself limits turns and tool calls.
         task: The task to play. Without ``task`` and ``index`` the environment draws one.
         index: Index of the task in the environment, instead of ``task``.
         seed: Passed to ``env.reset``.
-        sampling: Sampling parameters. A turn has at most ``limits.max_turn_tokens`` tokens and what the other limits
-            leave; ``sampling.max_tokens`` counts only if ``max_turn_tokens`` is ``None``. The renderer's stop tokens
-            are added. Each turn gets its own seed, derived from ``sampling.seed`` (or else from ``seed``) and the
-            turn's
-            number: samples of one task differ only if one of the two does. Without either the noise is fresh.
+        sampling: Sampling parameters. The limits bound each turn's tokens; ``sampling.max_tokens`` is used only if
+            ``limits.max_turn_tokens`` is ``None``. The renderer's stop tokens are added. Each turn's seed is derived
+            from ``sampling.seed`` (or else ``seed``) and the turn's number, so samples of one task need different
+            seeds. Without any seed, each turn gets fresh noise.
         executor: Runs ``env.reset`` and ``env.step``. ``None`` runs them in the event loop if the environment is
             ``step_inline``, otherwise in threads of the process.
-        stored: Earlier episodes of environments made with the same arguments. While this episode repeats one of them,
-            its later tool calls run ahead in forks of a ``forkable`` environment (``SpeculativeAnswers``). The finished
-            episode is added. Answers do not depend on it.
-        tool_calls_ahead: Limits the speculative tool calls of ``stored`` to probable ones, in forks or by pure tools
-            (``loop.tool_calls_ahead``), and counts them. Answers do not depend on it either.
+        stored: Earlier episodes of environments created with the same arguments. While this episode repeats a stored
+            one, later tool calls run speculatively in forks of a ``forkable`` environment (``SpeculativeAnswers``). The
+            finished episode is added to ``stored``. The environment's answers do not depend on ``stored``.
+        tool_calls_ahead: Limits speculative tool calls to probable ones and counts them. Without forks, only pure tools
+            are called (``loop.tool_calls_ahead``). The environment's answers do not depend on this argument.
 
     Returns:
-        The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure`` is the
-        error, and the turns before it are kept.
+        The episode. If the environment or the engine raised, ``stop_reason`` is ``FAILURE``, ``failure`` is the error,
+        and the turns before the error are kept.
 
     Raises:
         ValueError: If both ``task`` and ``index`` are given, or ``tool_calls_ahead`` without ``stored``.
@@ -95,11 +94,11 @@ async def rollout(
         raise ValueError(
             "tool_calls_ahead needs earlier episodes to predict calls, got none; pass stored=StoredEpisodes() too"
         )
-    if isinstance(own := env.unwrapped, PlaysItself):
-        return await own.play_episode(
+    if isinstance(player := env.unwrapped, PlaysItself):
+        return await player.play_episode(
             engine,
             renderer,
-            limits or own.limits,
+            limits or player.limits,
             task=index if task is None else task,
             seed=seed,
             sampling=sampling or Sampling(),
@@ -141,7 +140,7 @@ class _Play(EpisodeDriver):
             stop_reason = await self.turns_from(prompt, answers, info["tools"])
         finally:
             await answers.give_up()
-        if stop_reason is not StopReason.FAILURE:  # a failed environment's answers are no forecast
+        if stop_reason is not StopReason.FAILURE:  # a failed environment's answers predict nothing
             answers.store()
         return stop_reason
 
@@ -168,7 +167,7 @@ class _Play(EpisodeDriver):
         return self.renderer.turn_text(token_ids, special_tokens=special_tokens)
 
     def token_limit(self, first: int, length: int) -> int:
-        # For a turn after a prompt of ``length`` tokens; the dialogue's first prompt had ``first`` tokens.
+        # ``length``: tokens of the turn's prompt; ``first``: tokens of the dialogue's first prompt.
         limits = self.limits
         bounds = [limits.max_turn_tokens or self.sampling.max_tokens]
         if limits.max_episode_tokens is not None:

@@ -1,4 +1,4 @@
-"""Earlier episodes of one process, each a forecast of its environment's answers."""
+"""Earlier episodes of one process, which predict the environment's answers in later episodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIBLINGS = 16  #: episodes per key
 
 class StoredStep(NamedTuple):
     text: str  #: passed to the environment
-    before: bytes  #: snapshot of the environment before the turn; empty if it is not forked
+    before: bytes  #: snapshot of the environment before the turn; empty if the environment is not forked
     answer: str  #: the environment's messages in OpenAI's format, as JSON
     calls: tuple[str, ...] = ()  #: in canonical form
 
@@ -20,10 +20,10 @@ StoredEpisode = tuple[StoredStep, ...]
 
 
 class StoredEpisodes:
-    """Episodes of environments made with the same arguments, by their beginning. Not thread-safe.
+    """Episodes of environments created with the same arguments, by key (see ``add``). Not thread-safe.
 
     Args:
-        max_bytes: Limit of all stored episodes; episodes of the least recently played beginning are evicted first.
+        max_bytes: Limit of all stored episodes together; episodes of the least recently used key are evicted first.
     """
 
     def __init__(self, *, max_bytes: int = 64 << 20) -> None:
@@ -36,7 +36,7 @@ class StoredEpisodes:
         return [*reversed(self._episodes.get(key, ()))]
 
     def add(self, key: Hashable, episode: StoredEpisode) -> None:
-        """Store an episode; ``key`` is everything besides the turns on which answers depend."""
+        """Store an episode; ``key`` holds everything except the turns that the environment's answers depend on."""
         siblings = self._episodes.setdefault(key, deque())
         self._episodes.move_to_end(key)
         siblings.append(episode)
@@ -51,12 +51,12 @@ class StoredEpisodes:
 
 
 def likely_steps(episodes: Sequence[StoredEpisode], position: int, min_probability: float) -> StoredEpisode:
-    """Return the steps that will probably come.
+    """Return the steps that will probably follow.
 
     Args:
-        episodes: Episodes that equal the present one up to step ``position``, latest first.
-        min_probability: Of each step together with the steps before it. Estimated as the share of the episodes that
-            took this path, with one more episode that did not.
+        episodes: Episodes that equal the current episode up to step ``position``, latest first.
+        min_probability: Least probability of a step together with the steps before it. The estimate is the share of
+            ``episodes`` that took this path, after adding one episode that did not.
 
     Example:
         >>> a, b, c = (StoredStep(text, b"", "") for text in "abc")
@@ -70,7 +70,7 @@ def likely_steps(episodes: Sequence[StoredEpisode], position: int, min_probabili
     while True:
         after = steps[-1].answer if steps else None
         longer = [episode for episode in episodes if len(episode) > position]
-        # After the first step, the answer to the step before must agree too: it leads to the state of the next one.
+        # After the first step, the previous answer must agree too, because the next state depends on that answer.
         branches = Counter((after and episode[position - 1].answer, episode[position].text) for episode in longer)
         branch, count = branches.most_common(1)[0] if branches else (None, 0)
         if not count or count < least:
@@ -86,7 +86,7 @@ def likely_calls(episodes: Sequence[StoredEpisode], made: Sequence[str], min_pro
     """Return texts of turns whose calls will probably be made, in this state or a later one.
 
     Args:
-        made: The calls so far, in canonical form; only episodes that made them count.
+        made: The calls so far, in canonical form; only episodes that began with these calls count.
 
     Example:
         >>> a, b, c = (StoredStep(text, b"", "", (text,)) for text in "abc")
@@ -95,12 +95,12 @@ def likely_calls(episodes: Sequence[StoredEpisode], made: Sequence[str], min_pro
     """
     counts: Counter[tuple[str, ...]] = Counter()
     texts: dict[tuple[str, ...], str] = {}
-    alike = 0
+    matching = 0
     for episode in episodes:
         calls = [call for step in episode for call in step.calls]
         if calls[: len(made)] != list(made):
             continue
-        alike += 1
+        matching += 1
         position, later = 0, set()
         for step in episode:
             if step.calls and position >= len(made):
@@ -108,7 +108,7 @@ def likely_calls(episodes: Sequence[StoredEpisode], made: Sequence[str], min_pro
                 texts.setdefault(step.calls, step.text)
             position += len(step.calls)
         counts.update(later)
-    return [texts[calls] for calls, count in counts.items() if count >= min_probability * (alike + 1)]
+    return [texts[calls] for calls, count in counts.items() if count >= min_probability * (matching + 1)]
 
 
 def _size(episode: StoredEpisode) -> int:

@@ -1,4 +1,4 @@
-"""Converts messages to the form that a chat template supports, if it lacks a role or needs ids of a certain form.
+"""Converts messages to the form that a chat template supports, if the template lacks a role or restricts ids.
 
 Each function takes and returns OpenAI messages; none changes its arguments.
 """
@@ -21,7 +21,7 @@ _NINE = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 def nine_letters(call_id: str) -> str:
-    """Return an id of nine letters or digits, as Mistral's templates need: the id itself, or a digest of it.
+    """Return an id of nine letters or digits, as Mistral's templates need: ``call_id`` itself, or its digest.
 
     >>> nine_letters("call00001"), nine_letters("call_8f") == nine_letters("call_8f")
     ('call00001', True)
@@ -33,9 +33,9 @@ def nine_letters(call_id: str) -> str:
 
 
 def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) -> Messages:
-    """Give calls and answers ids if ``needed``, of nine letters if ``nine``; answers take their call's id."""
+    """Add ids to calls and answers if ``needed``, with nine letters if ``nine``; an answer gets its call's id."""
     converted: Messages = []
-    waiting: list[tuple[str, str]] = []  # ids and names of calls without an answer so far
+    waiting: list[tuple[str, str]] = []  # ids and names of calls that have no answer yet
     number = 0
 
     def fit(call_id: Any) -> str:
@@ -53,11 +53,11 @@ def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) ->
             waiting = [(call.get("id", ""), call["function"]["name"]) for call in calls]
             message = {**message, "tool_calls": calls}
         elif message["role"] == "tool" and (needed or message.get("tool_call_id")):
-            given = message.get("tool_call_id")
-            known = next((call for call in waiting if not given or call[0] == fit(given)), None)
-            if known is not None:
-                waiting.remove(known)
-            call_id, name = known or (fit(given), "tool")
+            answer_id = message.get("tool_call_id")
+            answered = next((call for call in waiting if not answer_id or call[0] == fit(answer_id)), None)
+            if answered is not None:
+                waiting.remove(answered)
+            call_id, name = answered or (fit(answer_id), "tool")
             message = {**message, "tool_call_id": call_id}
             if needed:
                 message["name"] = message.get("name") or name
@@ -70,15 +70,15 @@ def arguments_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
         arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
         return {**call, "function": {**call["function"], "arguments": arguments}}
 
-    calling = [message.get("tool_calls") for message in messages]
+    calls_by_message = [message.get("tool_calls") for message in messages]
     return [
         {**message, "tool_calls": list(map(with_text, calls))} if calls else message
-        for message, calls in zip(messages, calling, strict=True)
+        for message, calls in zip(messages, calls_by_message, strict=True)
     ]
 
 
 def tools_as_user(messages: Sequence[dict[str, Any]]) -> Messages:
-    """Turn each run of tool messages, with a user message that follows it, into one user message.
+    """Merge each run of tool messages, and a user message right after the run, into one user message.
 
     >>> tools_as_user([{"role": "tool", "content": "4"}])
     [{'role': 'user', 'content': '<tool_response>\\n4\\n</tool_response>'}]
@@ -114,10 +114,10 @@ def calls_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
 
 
 def system_as_user(messages: Sequence[dict[str, Any]], *, first: bool) -> Messages:
-    """Move system messages to the start of the next user message, or to the end of the last one.
+    """Move system messages to the start of the next user message, or to the end of the last user message.
 
     Args:
-        first: Whether the system messages at the very beginning stay.
+        first: Whether to keep the system messages at the very beginning.
 
     >>> system_as_user([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], first=False)
     [{'role': 'user', 'content': 'Be brief.\\n\\nHi'}]
@@ -139,7 +139,7 @@ def system_as_user(messages: Sequence[dict[str, Any]], *, first: bool) -> Messag
 
 
 def joined(messages: Sequence[dict[str, Any]]) -> Messages:
-    """Join adjacent messages of one role, if it is system or user."""
+    """Join adjacent system messages, and adjacent user messages."""
     merged: Messages = []
     for message in messages:
         if merged and message["role"] == merged[-1]["role"] and message["role"] in ("system", "user"):

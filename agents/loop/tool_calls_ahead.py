@@ -1,10 +1,11 @@
 """Speculative tool calls: calls that run before the turn that makes them has been sampled.
 
-Earlier episodes of the task predict the turns that follow a state (``SpeculativeAnswers``), several turns ahead. Their
-calls run in forks of a ``forkable`` environment, one turn per fork, or without a fork if a tool is ``pure``.
+Earlier episodes of the task predict the next turns, several turns ahead (``SpeculativeAnswers``). The predicted calls
+run in forks of a ``forkable`` environment, one turn per fork, or without a fork if the tool is ``pure``.
 
 Invariant: a result is used only if the sampled turn (for a pure tool, the call) and the environment's state are equal,
-byte for byte; otherwise it is discarded. A tool that is not pure never runs ahead unless its environment is forkable.
+byte for byte; otherwise the result is discarded. If an environment is not forkable, only its pure tools run
+speculatively.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Answer = tuple[Any, ...]  #: the result of ``Env.step``
 Ask = Callable[[Any, str], Coroutine[Any, Any, Answer]]  #: steps an environment
 Submit = Callable[[Callable[[], Any]], Future[Any]]  #: runs a function in a thread
 OffLoop = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]  #: runs a function where environments run
-# In calls: tries wrong forecasts again now and then.
+#: calls that may be wasted per episode, so that forecasts that were wrong before are tried again now and then
 _CREDIT_PER_EPISODE = 1 / 8
 
 
@@ -37,8 +38,8 @@ _CREDIT_PER_EPISODE = 1 / 8
 class Credit:
     """The number of speculative calls that may still be wasted."""
 
-    # A used call pays for itself and one more. So at most as many calls are wasted as are used, apart from the initial
-    # credit and the credit of each episode.
+    # A used call returns its own credit and one more. Apart from the initial credit and the credit per episode, at most
+    # as many calls are wasted as are used.
     calls: float = 16.0
 
 
@@ -47,9 +48,9 @@ class ToolCallsAhead:
     """Settings and counters of speculative tool calls, for any number of episodes."""
 
     min_probability: float = 0.5
-    """Estimated probability of a turn and all turns before it, above which its calls are made."""
+    """Least estimated probability of a turn and all turns before it. Calls of less probable turns are not made."""
     credit: Credit = field(default_factory=Credit)
-    """May be shared with other ``ToolCallsAhead``."""
+    """Credit for wasted calls; several ``ToolCallsAhead`` may share it."""
     made: int = 0  #: calls that started before their turn had ended
     used: int = 0  #: calls whose result was used
     wasted: int = 0  #: calls whose result was discarded
@@ -61,27 +62,27 @@ class _Fork(NamedTuple):
     text: str
     before: bytes  #: snapshot of the environment before the turn
     calls: int
-    begun: float
+    started: float
     work: Future[tuple[Answer, float]]  #: the answer, and the time when it was ready
     step: asyncio.Future[tuple[Answer, float]]  #: ``work`` in the event loop
 
 
 class SpeculativeCalls:
-    """The speculative calls of one episode; without ``calls`` all run, but only in forks."""
+    """The speculative calls of one episode; without ``calls``, all predicted calls run, but only in forks."""
 
     def __init__(self, calls: ToolCallsAhead | None, env: Any, submit: Submit, off_loop: OffLoop) -> None:
         self._env, self._submit, self._off_loop = env, submit, off_loop
-        self._own = own = env.unwrapped
+        self._base = base = env.unwrapped
         self._calls = calls or ToolCallsAhead(credit=Credit(math.inf))
-        self.bounded = calls is not None  # only calls that are probable enough are made
+        self.bounded = calls is not None  # make only calls that are probable enough
         self.forks = is_forkable(env)
-        # With a limit of seconds, time that speculative calls save would allow more turns and change the episode.
-        alone = self.bounded and not self.forks and isinstance(own, Env) and own.limits.max_seconds is None
-        slow = alone and not own.step_inline
-        self.pure = slow and any(tool.pure for tool in own.offered_tools)
+        # With a limit in seconds, the time saved by speculative calls would allow more turns and change the episode.
+        unforked = self.bounded and not self.forks and isinstance(base, Env) and base.limits.max_seconds is None
+        slow = unforked and not base.step_inline
+        self.pure = slow and any(tool.pure for tool in base.offered_tools)
         self._turn = 0
-        self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)  # by the number of the turn that they take
-        self._made: list[tuple[PureCall, asyncio.Task[Any]]] = []
+        self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)  # by the number of the turn that they run
+        self._pure_calls: list[tuple[PureCall, asyncio.Task[Any]]] = []
         self._dropped: list[asyncio.Future[Any]] = []
 
     @property
@@ -89,39 +90,42 @@ class SpeculativeCalls:
         return self._calls.min_probability
 
     def fork(self, turn: int, text: str, before: bytes) -> None:
-        """Start a turn's calls in a fork, which is set to the snapshot ``before``."""
-        calls = len(self._own.parser.parse(text).calls)
-        price = max(1, calls)  # a turn without calls costs a step, too
+        """Start a turn's calls in a fork that starts from the snapshot ``before``."""
+        calls = len(self._base.parser.parse(text).calls)
+        price = max(1, calls)  # a turn without calls also costs a step
         if any(fork.text == text for fork in self._forks[turn]) or self._calls.credit.calls < price:
             return
-        env, begun = self._env.fork(before), monotonic()
+        env, started = self._env.fork(before), monotonic()
         work = self._submit(partial(_timed_step, env, text))
-        self._forks[turn].append(_Fork(env, text, before, calls, begun, work, asyncio.wrap_future(work)))
+        self._forks[turn].append(_Fork(env, text, before, calls, started, work, asyncio.wrap_future(work)))
         self._calls.made += calls
         self._calls.credit.calls -= price
 
     def call(self, text: str) -> None:
-        """Start the pure calls of a turn that will probably come, next or later in the episode."""
-        calls = self._own.tool_calls_ahead(text)
+        """Start the pure calls of a turn that will probably come in this episode."""
+        calls = self._base.tool_calls_ahead(text)
         calls = calls[: int(min(len(calls), max(0.0, self._calls.credit.calls)))]
-        self._made += [(call, asyncio.create_task(self._off_loop(call))) for call in calls]
+        self._pure_calls += [(call, asyncio.create_task(self._off_loop(call))) for call in calls]
         self._calls.made += len(calls)
         self._calls.credit.calls -= len(calls)
 
     async def answer(self, text: str, here: Any) -> tuple[Any, Answer] | None:
-        """Return the fork that took the turn ``text``, to be released later, and its answer, if there is one."""
+        """Return the fork that ran the turn ``text``, and its answer; ``None`` if no fork did.
+
+        The caller releases the fork.
+        """
         forks = self._forks.pop(self._turn, [])
         matches = (fork for fork in forks if fork.text == text and same_state(fork.before, here.snapshot()))
-        fork, wanted, result = next(matches, None), monotonic(), None
+        fork, requested, result = next(matches, None), monotonic(), None
         try:
             if fork is not None:
-                left = max(0.0, fork.begun + self._own.step_seconds - wanted)
-                await asyncio.wait([fork.step], timeout=left if math.isfinite(left) else None)
+                timeout = max(0.0, fork.started + self._base.step_seconds - requested)
+                await asyncio.wait([fork.step], timeout=timeout if math.isfinite(timeout) else None)
                 done = fork.step.done() and not fork.step.cancelled() and fork.step.exception() is None
                 if done and not fork.step.result()[0][4]["failure"]:  # a failed call may succeed now
                     answer, ended = fork.step.result()
                     result = fork.env, answer
-                    self._use(fork.calls, min(wanted, ended) - fork.begun)
+                    self._count_used(fork.calls, min(requested, ended) - fork.started)
         finally:
             self._discard([other for other in forks if result is None or other is not fork])
         return result
@@ -135,12 +139,12 @@ class SpeculativeCalls:
             self._discard(self._forks.pop(later))
 
     def close_turn(self) -> None:
-        """Count the pure calls that an answered turn has used."""
+        """End a turn: count the pure calls that the turn has used."""
         self._turn += 1
         self._close_calls(last=False)
 
     async def close(self) -> None:
-        """Discard everything that was not used; the episode has ended."""
+        """End the episode: discard all calls that were not used."""
         self.drop(0)
         self._close_calls(last=True)
         self._calls.credit.calls += _CREDIT_PER_EPISODE
@@ -148,20 +152,20 @@ class SpeculativeCalls:
 
     def _close_calls(self, *, last: bool) -> None:
         waiting = []
-        for call, work in self._made:
+        for call, work in self._pure_calls:
             if call.used_at is not None:
-                self._use(1, max(0.0, min(call.used_at, call.ended) - call.begun))
+                self._count_used(1, max(0.0, min(call.used_at, call.ended) - call.begun))
             elif not last:
                 waiting.append((call, work))
-            elif call.forget():  # no thread was free for it
+            elif call.forget():  # the call has not started: no thread was free
                 work.cancel()
                 self._calls.made -= 1
                 self._calls.credit.calls += 1
             else:
                 self._calls.wasted += 1
-        self._made = waiting
+        self._pure_calls = waiting
 
-    def _use(self, calls: int, seconds: float) -> None:
+    def _count_used(self, calls: int, seconds: float) -> None:
         self._calls.used += calls
         self._calls.credit.calls += 2 * max(1, calls)
         self._calls.saved_seconds += seconds if calls else 0.0
@@ -186,9 +190,9 @@ def _close_after(env: Any, work: Future[Any]) -> None:
 
 
 def same_state(before: bytes, here: bytes) -> bool:
-    """Return whether two snapshots are of the same state, byte for byte.
+    """Return whether two snapshots show the same state, byte for byte.
 
-    Equal strings may be one object or several, which only a pickle shows: they count as equal.
+    Whether equal strings are one object or several changes a pickle, but makes no difference here.
     """
     return before == here or _by_value(before) == _by_value(here)
 
@@ -210,6 +214,6 @@ class _TextsByValue(pickle.Pickler):
 
 def is_forkable(env: Any) -> bool:
     """Return whether forks of ``env`` can answer for it."""
-    # A wrapper may have state of its own, which a fork would lack; a fast environment is not worth a fork.
-    own = env is env.unwrapped and isinstance(env, Env)
-    return bool(own and env.forkable and not env.step_inline and env.limits.max_seconds is None)
+    # A wrapper may have its own state, which a fork would lack. A fast environment is not worth a fork.
+    unwrapped = env is env.unwrapped and isinstance(env, Env)
+    return bool(unwrapped and env.forkable and not env.step_inline and env.limits.max_seconds is None)

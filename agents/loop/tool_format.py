@@ -1,8 +1,8 @@
-"""How a prompt shows tools to a policy, and how the policy writes calls; the same for rollouts and the gateway.
+"""How a prompt shows tools to a policy, and how the policy writes calls; used by rollouts and the gateway.
 
-A chat template that renders ``tools`` is given the schemas. For a template that ignores them, schemas and one example
-call are text in the system message. Invariant: the prompt shows the format that is parsed. A template that would show
-another format is not given the tools.
+If the chat template renders ``tools``, it gets the schemas. Otherwise the system message gets the schemas and one
+example call as text. Invariant: the prompt shows the format that is parsed. A template that would show another format
+does not get the tools.
 
 Not here: parsing calls (``turntree.envs.parsers``) and running them.
 """
@@ -28,7 +28,7 @@ _VALUES = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": 
 
 
 class ToolFormat:
-    """How tools are shown to one model, and how it calls them.
+    """How tools are shown to one model, and how the model calls them.
 
     Args:
         name: A format of ``get_parser``; ``None`` takes the chat template's own format.
@@ -38,10 +38,10 @@ class ToolFormat:
         template = renderer.template
         self.name = canonical(name or template.tool_format or DEFAULT_FORMAT)
         self._escape = template.marks.escaped
-        #: calls are written with special tokens
+        #: whether calls are written with special tokens
         self.special_tokens = bool(getattr(get_parser(self.name), "special_tokens", False))
         agrees = template.tool_format in (None, self.name)
-        self.in_template = template.renders_tools and agrees  #: the chat template shows the tools
+        self.in_template = template.renders_tools and agrees  #: whether the chat template shows the tools
         if template.renders_tools and not agrees:
             template.warn(
                 f"calls are parsed as {self.name}, but the model's chat template writes {template.tool_format}: the "
@@ -61,30 +61,30 @@ class ToolFormat:
         parser: ToolParser | None = None,
         example: ToolCall | None = None,
     ) -> tuple[Dictionaries, Dictionaries]:
-        """Return the messages and tools to pass to the chat template at a dialogue's beginning."""
-        given = [dict(message) for message in messages]
+        """Return the messages and tools to pass to the chat template at the start of a dialogue."""
+        copies = [dict(message) for message in messages]
         if self.in_template:
-            return given, [dict(tool) for tool in tools]
+            return copies, [dict(tool) for tool in tools]
         parser = parser or self.parser(tools)
-        written = [self._as_text(message, parser) for message in given]
+        written = [self._as_text(message, parser) for message in copies]
         return (told_of_tools(written, tools, parser, example) if tools else written), []
 
     def added(self, messages: Dictionaries, tools: Dictionaries) -> Dictionaries:
         return messages if self.in_template else [self._as_text(message, self.parser(tools)) for message in messages]
 
     def openings(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Return texts with which a call may begin; a stream must hold back what follows them."""
+        """Return the texts with which a call may begin; a stream must hold back the text after them."""
         parser = self.parser(tools)
         example = {"ARGUMENT": "VALUE"}  # the compact format only has calls with one string argument
         written = (parser.format_call(ToolCall(name=tool["function"]["name"], arguments=example)) for tool in tools)
         texts = (*written, *getattr(parser, "openings", ()))
         begin = re.compile(r"[<\[][|\uff5c]?\w+|\w+|\W")
-        return tuple(dict.fromkeys(found[0] for text in texts if (found := begin.match(text))))
+        return tuple(dict.fromkeys(match[0] for text in texts if (match := begin.match(text))))
 
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
         if not message.get("tool_calls"):
             return message
-        if self.special_tokens:  # only the format's own marks are tokens, not those in a client's text
+        if self.special_tokens:  # only the format's own special tokens stay tokens, not those in a client's text
             message = self._escape(message)
         functions = [call["function"] for call in message["tool_calls"]]
         calls = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
@@ -99,30 +99,33 @@ def opening(
 
     Call ``follow_template`` before the environment's ``reset``.
     """
-    own = env.unwrapped
-    shown = [] if getattr(own, "describes_tools", False) else tools
-    form = ToolFormat(renderer, getattr(own, "call_format", DEFAULT_FORMAT))
-    parser, example = getattr(own, "parser", None), getattr(own, "example_call", None)
-    return renderer.initial(*form.rendered(messages, shown, parser=parser, example=example))
+    base = env.unwrapped
+    shown = [] if getattr(base, "describes_tools", False) else tools
+    tool_format = ToolFormat(renderer, getattr(base, "call_format", DEFAULT_FORMAT))
+    parser, example = getattr(base, "parser", None), getattr(base, "example_call", None)
+    return renderer.initial(*tool_format.rendered(messages, shown, parser=parser, example=example))
 
 
 def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what the text of a first prompt, special tokens included, does not tell the policy about its tools."""
-    own = env.unwrapped
+    """Return problems of a first prompt: tools that it does not name, and a call format that it does not show.
+
+    ``prompt`` is the prompt's text with special tokens.
+    """
+    base = env.unwrapped
     names = [tool["function"]["name"] for tool in tools]
-    found = [f"the prompt does not name the tool {name}" for name in names if name not in prompt]
-    form = ToolFormat(renderer, own.call_format)
-    native = form.in_template and renderer.template.tool_format == form.name and not own.describes_tools
-    if not tools or native:
-        return found
-    for call, written in _written_calls(tools, own.parser, own.example_call):
+    problems = [f"the prompt does not name the tool {name}" for name in names if name not in prompt]
+    tool_format = ToolFormat(renderer, base.call_format)
+    shown = tool_format.in_template and renderer.template.tool_format == tool_format.name and not base.describes_tools
+    if not tools or shown:
+        return problems
+    for call, written in _written_calls(tools, base.parser, base.example_call):
         if written[: written.index(call.name) + len(call.name) + 1] in prompt:
-            return found
-    return [*found, f"the prompt does not show how to call a tool in the format {form.name}"]
+            return problems
+    return [*problems, f"the prompt does not show how to call a tool in the format {tool_format.name}"]
 
 
 def follow_template(env: Any, renderer: Renderer) -> None:
-    """Let an environment without a set format read calls as the model's chat template writes them."""
+    """Make an environment without a fixed call format parse calls as the model's chat template writes them."""
     if prefer := getattr(env.unwrapped, "prefer_format", None):
         prefer(renderer.template.tool_format or DEFAULT_FORMAT)
 
@@ -145,39 +148,39 @@ def told_of_tools(
 
 
 def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    # transformers adds ``return``, which no policy needs.
+    # transformers adds the key ``return``, which no policy needs.
     return {key: value for key, value in tool["function"].items() if key != "return"}
 
 
 def _written_calls(
     tools: Sequence[Mapping[str, Any]], parser: ToolParser, example: ToolCall | None
 ) -> Iterator[tuple[ToolCall, str]]:
-    for call in [example] if example else map(_made_up_call, tools):
-        with suppress(ValueError):  # the compact format only writes calls with one string argument
+    for call in [example] if example else map(_placeholder_call, tools):
+        with suppress(ValueError):  # the compact format can write only calls with one string argument
             yield call, parser.format_call(call)
 
 
-def _made_up_call(tool: Mapping[str, Any]) -> ToolCall:
+def _placeholder_call(tool: Mapping[str, Any]) -> ToolCall:
     """Return a call with the tool's required arguments, or its first argument if none is required.
 
     >>> function = {"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}, "required": ["x"]}}
-    >>> _made_up_call({"function": function})
+    >>> _placeholder_call({"function": function})
     ToolCall(name='f', arguments={'x': 1}, id='')
     """
     function = tool["function"]
     parameters = function.get("parameters") or {}
     properties = parameters.get("properties") or {}
     names = parameters.get("required") or [*properties][:1]
-    return ToolCall(name=function["name"], arguments={name: _made_up(properties.get(name) or {}) for name in names})
+    return ToolCall(name=function["name"], arguments={name: _placeholder(properties.get(name) or {}) for name in names})
 
 
-def _made_up(schema: Mapping[str, Any]) -> Any:
+def _placeholder(schema: Mapping[str, Any]) -> Any:
     for key in ("default", "const"):
         if schema.get(key) is not None:
             return schema[key]
     if schema.get("enum"):
         return schema["enum"][0]
     if schema.get("anyOf"):
-        return _made_up(schema["anyOf"][0])
+        return _placeholder(schema["anyOf"][0])
     kind = schema.get("type", "string")
     return _VALUES.get(kind if isinstance(kind, str) else kind[0], "...")

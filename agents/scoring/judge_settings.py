@@ -1,4 +1,4 @@
-"""The reward ``judge`` of a configuration: a language-model judge from plain values."""
+"""Creates the reward ``judge``, a language-model judge, from the plain values of a configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JudgeSettings(ParticipantSettings):
     """The judge's model, its criteria and its votes."""
 
     criteria: str = ""
-    """Which answers earn which grade."""
+    """Description of which answers earn which grade."""
     lowest: int = 0
     """Lowest grade, a reward of 0."""
     highest: int = 10
@@ -28,7 +28,7 @@ class JudgeSettings(ParticipantSettings):
     votes: int = 3
     """Number of times that each answer is graded."""
     max_tokens: int = 512
-    """Token limit of a vote."""
+    """Token limit per vote."""
 
     def __post_init__(self) -> None:
         ParticipantSettings.__post_init__(self)
@@ -38,7 +38,7 @@ class JudgeSettings(ParticipantSettings):
 
 
 def judging(values: Mapping[str, Any]) -> Reward:
-    """Create the reward from fields of ``JudgeSettings``; its model starts with the first sample."""
+    """Create the reward from fields of ``JudgeSettings``; the model is started for the first sample."""
     try:
         settings = read_settings(JudgeSettings, values, f"reward {JUDGE!r}")
     except (TypeError, ValueError) as error:
@@ -50,7 +50,7 @@ def _grade(settings: JudgeSettings, sample: Sample) -> float | None:
     return opened(settings)(sample)
 
 
-# One judge per process and settings: its model may be an engine in this process.
+# One judge per process and settings, because the judge's model may be an engine in this process.
 @functools.cache
 def opened(settings: JudgeSettings) -> EngineJudge:
     participant, thread = opened_participant(settings)

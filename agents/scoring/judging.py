@@ -1,4 +1,4 @@
-"""Replaces the environment's rewards in finished episodes by a scorer's rewards.
+"""Replaces the environment's rewards of finished episodes with a scorer's rewards.
 
 Invariant: an episode that could not be graded, or whose rewards raised, is masked; a failure never becomes a reward
 of 0.
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Episode]:
-    """Replace the environment's rewards by those of a scorer.
+    """Replace the environment's rewards with a scorer's rewards.
 
-    If ``environment`` is among the rewards, the rewards of single turns are kept by its weight; all other rewards go to
-    the last turn. The parts, and ``correct`` if ``answer`` is one, are added to ``Episode.rewards``. An episode that
-    could not be graded lists the missing rewards in ``ungraded``. If a reward function raises twice, all these episodes
-    fail.
+    If ``environment`` is among the rewards, each turn keeps its environment reward times the weight; all other rewards
+    go to the last turn. ``Episode.rewards`` gets every part, and also ``correct`` if ``answer`` is among the parts. An
+    episode that could not be graded lists the missing rewards in ``ungraded``. If a reward function raises twice, all
+    these episodes fail.
 
     Args:
         episodes: Finished episodes, including all samples of each task. Failures are returned unchanged.
@@ -36,7 +36,7 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
         try:
             scored = await scorer.ascore(samples)
         except Exception:
-            logger.warning("the rewards of %d episodes failed; trying once more", len(finished), exc_info=True)
+            logger.warning("the rewards of %d episodes failed; retrying once", len(finished), exc_info=True)
             scored = await scorer.ascore(samples)
     except Exception as error:  # a reward function is part of the infrastructure
         for index in finished:
@@ -53,7 +53,7 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 
 
 def graded_episode(episode: Episode, scored: Scored) -> Episode:
-    """Return ``episode`` with the reward of ``scored``, and 0 if it is ungraded."""
+    """Return ``episode`` with the reward of ``scored``, or with reward 0 if the answer is ungraded."""
     values = [0.0 if scored.reward is None else scored.environment * turn.reward for turn in episode.turns]
     if values:
         values[-1] += (scored.reward or 0.0) - sum(values)

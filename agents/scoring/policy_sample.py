@@ -1,6 +1,6 @@
-"""Extracts from an episode the sample that reward functions score: only the policy's own text.
+"""Extracts the sample that reward functions score from an episode: only the policy's own text.
 
-Invariant: no text of a tool, a user or the environment gets into a sample's turns, so none can change a reward.
+Invariant: a sample's turns contain no text of a tool, a user or the environment, so such text cannot change a reward.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from turntree.rewards import Sample
 
 # Key of ``Sample.metadata``: the environment's own reward, summed over the turns.
 ENVIRONMENT_REWARD = "environment_reward"
-_ERROR = "Error:"  #: prefix of a tool message whose call failed by the policy's fault, see ``envs.tool_run``
+_ERROR = "Error:"  #: prefix of a tool message if the call failed because of the policy, see ``envs.tool_run``
 
 
 def policy_sample(episode: Episode) -> Sample:
@@ -26,12 +26,12 @@ def policy_sample(episode: Episode) -> Sample:
         The turns as they were sampled, with the task's gold answer, data set and metadata.
     """
     task = episode.task
-    own: dict[str, Any] = {ENVIRONMENT_REWARD: episode.reward}
+    environment: dict[str, Any] = {ENVIRONMENT_REWARD: episode.reward}
     answers = [message for message in episode.messages if message.role is Role.ASSISTANT]
     results = [message.content for message in episode.messages if message.role is Role.TOOL]
-    # A last turn that was taken as a tool call is no answer. A tool message answers malformed calls too.
+    # A last turn with a tool call is not an answer. Malformed calls also get a tool message.
     last = episode.turns[-1].observation if episode.turns else ()
-    called = any(message.role is Role.TOOL for message in last) or bool(answers and answers[-1].tool_calls)
+    ends_with_call = any(message.role is Role.TOOL for message in last) or bool(answers and answers[-1].tool_calls)
     return Sample(
         turns=tuple(turn.text for turn in episode.turns),
         gold=task.answer if task is not None else "",
@@ -41,6 +41,6 @@ def policy_sample(episode: Episode) -> Sample:
         tool_calls=sum(len(message.tool_calls) for message in answers),
         tool_errors=sum(result.startswith(_ERROR) for result in results),
         truncated=episode.stop_reason.is_truncated(),
-        answered=not (episode.turns and called),
-        metadata={**(task.metadata if task is not None else {}), **own},
+        answered=not (episode.turns and ends_with_call),
+        metadata={**(task.metadata if task is not None else {}), **environment},
     )

@@ -1,6 +1,6 @@
-"""Scores a recorded run's episodes with other rewards.
+"""Scores a recorded run's episodes with different rewards.
 
-Invariant: the recorded files are unchanged. The new rewards go to a new file of episodes.
+Invariant: the recorded files stay unchanged. The new rewards are written to a new file of episodes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class _Pair(NamedTuple):
 
 
 def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
-    """Score a run again; each line of ``out`` is a record with the extra label ``old_reward``.
+    """Score a run again; write its records to ``out`` with the extra label ``old_reward``.
 
-    Episodes of a task in the same file are samples of one group.
+    Episodes of one task in one file form a group of samples.
 
     Returns:
-        The changes, by file name without its suffix.
+        The changes, by file name without suffix.
 
     Raises:
         RecordError: If there are no episodes, a line is damaged, or ``out`` exists.
@@ -68,8 +68,8 @@ def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
 
 
 def _graded(records: Sequence[Record], scorer: Scorer) -> Iterator[_Pair]:
-    live = [record.episode for record in records if record.episode.stop_reason is not StopReason.FAILURE]
-    scored = iter(scorer.score([policy_sample(episode) for episode in live]))
+    finished = [record.episode for record in records if record.episode.stop_reason is not StopReason.FAILURE]
+    scored = iter(scorer.score([policy_sample(episode) for episode in finished]))
     for record in records:
         failed = record.episode.stop_reason is StopReason.FAILURE
         yield _Pair(record.episode, record.episode if failed else graded_episode(record.episode, next(scored)))
@@ -77,14 +77,14 @@ def _graded(records: Sequence[Record], scorer: Scorer) -> Iterator[_Pair]:
 
 def _change(pairs: Sequence[_Pair]) -> Change:
     both = [pair for pair in pairs if not pair.old.masked and not pair.new.masked]
-    steps = [new.reward - old.reward for old, new in both if not isclose(old.reward, new.reward, abs_tol=_TOLERANCE)]
+    changes = [new.reward - old.reward for old, new in both if not isclose(old.reward, new.reward, abs_tol=_TOLERANCE)]
     return Change(
         episodes=len(pairs),
         compared=len(both),
         old=sum(pair.old.reward for pair in both) / len(both) if both else nan,
         new=sum(pair.new.reward for pair in both) / len(both) if both else nan,
-        raised=sum(step > 0 for step in steps),
-        lowered=sum(step < 0 for step in steps),
+        raised=sum(change > 0 for change in changes),
+        lowered=sum(change < 0 for change in changes),
         newly_scored=sum(pair.old.masked and not pair.new.masked for pair in pairs),
         ungraded=sum(bool(pair.new.ungraded) for pair in pairs),
         failures=sum(pair.old.stop_reason is StopReason.FAILURE for pair in pairs),

@@ -1,8 +1,8 @@
 """Scores texts in a JSON Lines file.
 
-A row has the policy's text as ``prediction`` (one text), ``turns`` (texts, of which the last one answers) or
-``messages`` (OpenAI's form, of which only the assistant's text counts), the right answer as ``gold``, and optionally
-``question``, ``data_source``, ``task_id`` and ``metadata``. Other fields are copied.
+A row has the policy's text in one of three fields: ``prediction`` (one text), ``turns`` (a list of texts; the last text
+is the answer) or ``messages`` (OpenAI messages; only the assistant's text is scored). ``gold`` is the right answer.
+``question``, ``data_source``, ``task_id`` and ``metadata`` are optional. Other fields are copied to the output.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class RowError(AgentError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
     prediction: str = "prediction"  #: the policy's text
-    gold: str = "gold"  #: the right answer, text or a number
+    gold: str = "gold"  #: the right answer, as text or a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
     samples: int
-    reward: float  #: mean reward of the samples that have one; NaN without any
+    reward: float  #: mean over the samples with a reward; NaN if no sample has a reward
     right: int  #: right answers
     wrong: int  #: wrong answers, including missing ones
     ungraded: int  #: samples without a reward
@@ -61,15 +61,15 @@ class Tally:
 
 
 def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = None) -> dict[str, Tally]:
-    """Score every row of a file; ``out`` gets the rows with the additional field ``scored``.
+    """Score every row of a file; write the rows to ``out`` with the additional field ``scored``.
 
     Rows with the same ``task_id`` are samples of one task.
 
     Returns:
-        Sums by data set, in order of first appearance.
+        Counts and mean rewards by data set, in order of first appearance.
 
     Raises:
-        UsageError: If ``out`` is the file that is read.
+        UsageError: If ``out`` is the same file as ``path``.
         RowError: If there are no rows, a line is not a JSON object, or a field is missing or of the wrong type.
     """
     keep_apart(out, [path])
@@ -116,13 +116,13 @@ def scored_to_dict(scored: Scored) -> dict[str, Any]:
 def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
     gold = row.get(fields.gold)
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
-        raise _wrong(where, fields.gold, "the right answer as text or a number", row)
+        raise _wrong_field(where, fields.gold, "the right answer as text or a number", row)
     metadata = row.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise _wrong(where, "metadata", "an object", row)
+        raise _wrong_field(where, "metadata", "an object", row)
     for name in ("data_source", "task_id", "question"):
         if not isinstance(row.get(name, ""), str):
-            raise _wrong(where, name, "text", row)
+            raise _wrong_field(where, name, "text", row)
     return Sample(
         turns=_turns(row, where, fields),
         answered=not _ends_with_a_call(row.get("messages")),
@@ -141,26 +141,26 @@ def _first_question(messages: Any) -> str:
 
 def _turns(row: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, ...]:
     names = {"prediction": fields.prediction, "turns": "turns", "messages": "messages"}
-    given = [kind for kind in _TEXTS if names[kind] in row]
-    if len(given) != 1:
+    present = [kind for kind in _TEXTS if names[kind] in row]
+    if len(present) != 1:
         raise RowError(
             f"{where}: field {fields.prediction!r}: expected the policy's text in one of "
-            f"{', '.join(names.values())}, got {', '.join(names[kind] for kind in given) or 'none of them'}"
+            f"{', '.join(names.values())}, got {', '.join(names[kind] for kind in present) or 'none of them'}"
         )
-    name = names[given[0]]
+    name = names[present[0]]
     value = row[name]
-    if given[0] == "prediction":
+    if present[0] == "prediction":
         if not isinstance(value, str):
-            raise _wrong(where, name, "text", row)
+            raise _wrong_field(where, name, "text", row)
         return (value,)
     if not isinstance(value, list):
-        raise _wrong(where, name, "a list", row)
-    if given[0] == "messages":
+        raise _wrong_field(where, name, "a list", row)
+    if present[0] == "messages":
         if not all(isinstance(message, dict) for message in value):
-            raise _wrong(where, name, "a list of messages", row)
+            raise _wrong_field(where, name, "a list of messages", row)
         value = [message.get("content") or "" for message in value if message.get("role") == "assistant"]
     if not all(isinstance(turn, str) for turn in value):
-        raise _wrong(where, name, "a list of texts", row)
+        raise _wrong_field(where, name, "a list of texts", row)
     return tuple(value)
 
 
@@ -170,11 +170,11 @@ def _ends_with_a_call(messages: Any) -> bool:
     turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
     if not turns:
         return False
-    # The policy was cut off between a tool call and an answer.
+    # A tool message after the last assistant message means that the policy never answered.
     after = messages[turns[-1] + 1 :]
     return bool(messages[turns[-1]].get("tool_calls")) or any(message.get("role") == "tool" for message in after)
 
 
-def _wrong(where: str, name: str, expected: str, row: Mapping[str, Any]) -> RowError:
+def _wrong_field(where: str, name: str, expected: str, row: Mapping[str, Any]) -> RowError:
     actual = f"{row[name]!r:.60}" if name in row else "no such field"
     return RowError(f"{where}: field {name!r}: expected {expected}, got {actual}")

@@ -1,6 +1,6 @@
-"""Weighted rewards by name, as configurations and commands name them.
+"""Weighted sums of rewards that configurations and commands select by name.
 
-Invariant: a sample whose answer could not be graded has no reward; it never becomes 0.
+Invariant: a sample whose answer could not be graded has no reward instead of reward 0.
 """
 
 from __future__ import annotations
@@ -44,22 +44,24 @@ _THREADS = 8
 class Scored:
     """A scorer's result for one sample."""
 
-    reward: float | None  #: weighted sum; ``None`` if a reward that decides about the answer has no value
-    parts: Mapping[str, float]  #: value of every reward that has one, by name, before weighting
+    reward: float | None  #: weighted sum; ``None`` if a reward with ``decides=True`` has no value
+    parts: Mapping[str, float]  #: values before weighting, by reward name; without rewards that have no value
     ungraded: tuple[str, ...] = ()  #: rewards without a value
     answer: Score | None = None  #: the comparison of the answer; ``None`` if ``answer`` is not among the rewards
     environment: float = 0.0  #: weight of the environment's own reward in ``reward``; 0 if it is not among the rewards
 
 
 class Scorer:
-    """A rubric, and the answer formats by which answers are compared.
+    """A rubric, and the answer formats used to compare answers.
 
     Args:
-        rewards: A weight by name, or a mapping of the fields of ``Part``: ``{"answer": 1, "few_turns":
-            {"weight": 0.1, "high": 0.5}}``. Weight 0 makes a reward a metric only. ``module:name`` first imports the
-            module, which registers the reward. ``judge`` with ``criteria`` is a language model: ``JudgeSettings``.
+        rewards: For each name a weight or a mapping of the fields of ``Part``, for example ``{"answer": 1,
+            "few_turns": {"weight": 0.1, "high": 0.5}}``. A reward with weight 0 is only logged. The name
+            ``module:name`` first imports the module, which registers the reward. ``judge`` with ``criteria`` is a
+            language-model judge (``JudgeSettings``).
         answer_format: Answer format for samples whose data set has none; ``None`` refuses such samples.
-        imports: Whether names may import modules. Names from a request may not: they must be registered already.
+        imports: Whether names may import modules. Pass ``False`` for names from a request: only registered rewards are
+            then accepted.
 
     Raises:
         UnknownReward: If a name is not registered, or its module cannot or may not be imported.
@@ -106,17 +108,17 @@ class Scorer:
             UnknownAnswerFormat: See ``answer_format_of``; only if ``answer`` is among the rewards.
         """
         if ANSWER not in self.names:
-            return self._put_together(samples, [None] * len(samples))
-        return self._put_together(samples, score_batch(**self._compared(samples)))
+            return self._combine(samples, [None] * len(samples))
+        return self._combine(samples, score_batch(**self._comparison(samples)))
 
     async def ascore(self, samples: Sequence[Sample]) -> list[Scored]:
         """Run ``score`` without blocking the event loop; reward functions run in threads."""
         answers: Sequence[Score | None] = [None] * len(samples)
         if ANSWER in self.names:
-            answers = await ascore_batch(**self._compared(samples))
+            answers = await ascore_batch(**self._comparison(samples))
         loop = asyncio.get_running_loop()
-        put_together = partial(self._put_together, samples, answers)
-        return await loop.run_in_executor(self._threads, contain, put_together)
+        combine = partial(self._combine, samples, answers)
+        return await loop.run_in_executor(self._threads, contain, combine)
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -126,7 +128,7 @@ class Scorer:
         """Return whether a sample lacks the question that its answer format needs."""
         return ANSWER in self.names and not sample.question and self.answer_format_of(sample.data_source).needs_question
 
-    def _compared(self, samples: Sequence[Sample]) -> dict[str, Any]:
+    def _comparison(self, samples: Sequence[Sample]) -> dict[str, Any]:
         for source in dict.fromkeys(sample.data_source for sample in samples if self.unasked(sample)):
             warn_missing_question(self.answer_format_of(source), "question")
         return {
@@ -136,19 +138,19 @@ class Scorer:
             "questions": [sample.question for sample in samples],
         }
 
-    def _put_together(self, samples: Sequence[Sample], answers: Sequence[Score | None]) -> list[Scored]:
-        # By identity: equal samples are separate members of a group.
-        known = {id(sample): score for sample, score in zip(samples, answers, strict=True)}
+    def _combine(self, samples: Sequence[Sample], answers: Sequence[Score | None]) -> list[Scored]:
+        # Keyed by identity, because equal samples are separate members of a group.
+        scores = {id(sample): score for sample, score in zip(samples, answers, strict=True)}
 
         def answer(sample: Sample) -> float | None:
-            score = known[id(sample)]
+            score = scores[id(sample)]
             return None if score is None or score.correct is None else score.score
 
-        # The answers of the whole batch have been compared, so this part only looks them up.
+        # All answers have been compared already, so this part only looks up the scores.
         looked_up = Reward(name=ANSWER, function=answer, decides=True)
         parts = [replace(part, reward=looked_up) if _name(part) == ANSWER else part for part in self._parts]
         results = Rubric(parts).score(samples)
-        own = sum(part.weight for part in self._parts if _name(part) == ENVIRONMENT)
+        environment_weight = sum(part.weight for part in self._parts if _name(part) == ENVIRONMENT)
         deciding = {_name(part) for part in self._parts if part.weight and _reward(part).decides}
         return [
             Scored(
@@ -156,7 +158,7 @@ class Scorer:
                 parts=result.parts,
                 ungraded=result.ungraded,
                 answer=score,
-                environment=own,
+                environment=environment_weight,
             )
             for result, score in zip(results, answers, strict=True)
         ]
@@ -170,7 +172,7 @@ def environment(sample: Sample) -> float | None:
 
 
 def _part(name: str, value: Any, *, imports: bool) -> Part:
-    module, _, own = name.rpartition(":") if imports else ("", "", name)
+    module, _, reward_name = name.rpartition(":") if imports else ("", "", name)
     if module:
         try:
             importlib.import_module(module)
@@ -179,16 +181,18 @@ def _part(name: str, value: Any, *, imports: bool) -> Part:
     if not isinstance(value, Mapping):
         value = {"weight": value}
     known = [field.name for field in fields(Part) if field.name != "reward"]
-    if own == JUDGE and "criteria" in value:
+    if reward_name == JUDGE and "criteria" in value:
         chosen = judging({key: setting for key, setting in value.items() if key not in known})
         value = {key: number for key, number in value.items() if key in known}
     else:
-        chosen = get_reward(own, load=imports)
+        chosen = get_reward(reward_name, load=imports)
     for key, number in value.items():
         if key not in known:
-            raise RewardDefinitionError(f"reward {own!r}: unknown key {key!r}; expected one of {', '.join(known)}")
+            raise RewardDefinitionError(
+                f"reward {reward_name!r}: unknown key {key!r}; expected one of {', '.join(known)}"
+            )
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise RewardDefinitionError(f"reward {own!r}: {key} must be a number, got {number!r}")
+            raise RewardDefinitionError(f"reward {reward_name!r}: {key} must be a number, got {number!r}")
     return Part(reward=chosen, **value)
 
 

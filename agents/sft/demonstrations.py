@@ -1,8 +1,8 @@
 """Demonstrations to train on: an environment's solutions, recorded episodes, or dialogues in a JSONL file.
 
-Solutions are played through the same ``rollout()`` as the policy's turns, so their prompts equal those of rollouts
-token for token. Recorded episodes keep the sampled tokens. Only demonstrations with a reward above a threshold are
-used; ``Demonstrations.dropped`` counts the rest by reason.
+``rollout()`` plays solutions like the policy's turns, so the prompts equal the prompts of rollouts token for token.
+Recorded episodes keep their sampled tokens. Only demonstrations with a reward above a threshold are used;
+``Demonstrations.dropped`` counts the others by reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turntree.envs import Env
 from turntree.envs.checking.attempts import Form, paid_forms
 
 TASKS = 100  #: default number of tasks whose solutions are played
-_PROBED = 8  #: tasks with which the form of a right answer is determined
+_PROBED_TASKS = 8  #: tasks used to find the form of a right answer
 
 
 class NoDemonstration(AgentError):
@@ -58,7 +58,7 @@ class Demonstrations:
         self.example = self.example or example
 
     def add(self, views: Sequence[TokenView], positions: int | None, name: str) -> None:
-        """Add a dialogue, unless it is too long for a model with ``positions`` positions."""
+        """Add a dialogue; drop a dialogue that is longer than ``positions`` or has no token of the policy."""
         longest = max((len(view.prompt_ids) + len(view.response_ids) for view in views), default=0)
         if positions is not None and longest > positions:
             self.drop(f"longer than the model's {positions} positions", f"{name}: {longest} tokens")
@@ -70,11 +70,11 @@ class Demonstrations:
 
     def summary(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
-        why = f", {sum(self.dropped.values())} dropped: {reasons} (first: {self.example})" if reasons else ""
-        return f"{self.used} of {self.seen} demonstrations used{why}"
+        dropped = f", {sum(self.dropped.values())} dropped: {reasons} (first: {self.example})" if reasons else ""
+        return f"{self.used} of {self.seen} demonstrations used{dropped}"
 
     def needed(self, advice: str) -> Demonstrations:
-        """Return these demonstrations; raise ``NoDemonstration`` if none is left."""
+        """Return ``self``, or raise ``NoDemonstration`` with ``advice`` if all demonstrations were dropped."""
         if self.used:
             return self
         raise NoDemonstration(f"nothing to train on: {self.summary()}; {advice}")
@@ -85,43 +85,43 @@ class Source:
     """Reads or plays demonstrations."""
 
     make_env: Callable[[], Any]
-    renderer: Renderer  #: on the tokenizer of the trained model
-    positions: int | None  #: of the model; ``None`` if unknown
+    renderer: Renderer  #: built on the trained model's tokenizer
+    positions: int | None  #: the model's greatest number of positions; ``None`` if unknown
     above: float = 0.0  #: episodes need a reward above this threshold
 
     def solutions(self, count: int | None = None, *, on_episode: Callable[[int], None] | None = None) -> Demonstrations:
-        """Play the environment's solutions of its first ``count`` tasks (``None``: at most ``TASKS``).
+        """Play the environment's solutions of its first ``count`` tasks; ``None`` plays up to ``TASKS`` tasks.
 
         Raises:
             NoDemonstration: If the environment has no solution, or no solution earns a reward above the threshold.
         """
         env = self.make_env()
         try:
-            return asyncio.run(self._played(env, _tasks(env, count), on_episode))
+            return asyncio.run(self._play_solutions(env, _task_count(env, count), on_episode))
         finally:
             env.close()
 
-    async def _played(self, env: Any, count: int, on_episode: Callable[[int], None] | None) -> Demonstrations:
-        own, name = env.unwrapped, env_id_of(env)
-        if isinstance(own, PlaysItself) or not isinstance(own, Env):
+    async def _play_solutions(self, env: Any, count: int, on_episode: Callable[[int], None] | None) -> Demonstrations:
+        base, name = env.unwrapped, env_id_of(env)
+        if isinstance(base, PlaysItself) or not isinstance(base, Env):
             raise NoDemonstration(f"{name} has no solution() to play; record episodes and pass them with --from RUN")
-        follow_template(own, self.renderer)
-        form, demonstrations = self._form(own), Demonstrations()
-        own.reset(seed=0, options={"index": 0})
-        if not self._turns(own, form):
+        follow_template(base, self.renderer)
+        form, demonstrations = self._form(base), Demonstrations()
+        base.reset(seed=0, options={"index": 0})
+        if not self._turns(base, form):
             raise NoDemonstration(
-                f"{name} has no solution() for task {own.current_task.id!r}: return the turns that earn the full "
+                f"{name} has no solution() for task {base.current_task.id!r}: return the turns that earn the full "
                 "reward of self.current_task (docs/howto/sft.md), or pass demonstrations with --from RUN or --data FILE"
             )
 
-        def turns() -> Iterator[str]:  # lazy: the solution depends on the task, which ``reset`` sets
-            yield from self._turns(own, form)
+        def turns() -> Iterator[str]:  # lazy, because the solution depends on the task that ``reset`` sets
+            yield from self._turns(base, form)
 
         for index in range(count):
             engine = ScriptedEngine(turns(), self.renderer.tokenizer)
             sampling = Sampling(max_tokens=self.positions or 1 << 20)
             episode = await rollout(env, engine, self.renderer, index=index, seed=0, sampling=sampling)
-            self._take(episode, demonstrations, [episode])
+            self._add_episode(episode, demonstrations, [episode])
             if on_episode is not None:
                 on_episode(index + 1)
         return demonstrations.needed(
@@ -129,10 +129,10 @@ class Source:
         )
 
     def _form(self, env: Env) -> Form | None:
-        # With tools, the answer alone lacks the calls that lead to it.
+        # With tools, an answer alone is no demonstration: the tool calls before it are missing.
         if env.offered_tools:
             return None
-        count = _PROBED if env.num_tasks is None else min(_PROBED, env.num_tasks)
+        count = _PROBED_TASKS if env.num_tasks is None else min(_PROBED_TASKS, env.num_tasks)
         return next(iter(paid_forms(env, [env.task(index) for index in range(count)], self.above)), None)
 
     def _turns(self, env: Env, form: Form | None) -> list[str]:
@@ -142,9 +142,9 @@ class Source:
         return [closing + turn for turn in turns]
 
     def recorded(self, run: Path) -> Demonstrations:
-        """Read the episodes of a training, an evaluation or a served run: rejection sampling.
+        """Read the episodes of a training, an evaluation or a served run, for rejection sampling.
 
-        Episodes of another tokenizer, or of a chat server, which have no tokens, are rendered from their messages.
+        Episodes of another tokenizer, or of a chat server without tokens, are rendered from their messages.
         """
         env, demonstrations = self.make_env(), Demonstrations()
         follow_template(env, self.renderer)
@@ -154,13 +154,14 @@ class Source:
                 if episode.env_id != name:
                     demonstrations.drop(f"not of {name}", f"of {episode.env_id}")
                     continue
-                self._take(episode, demonstrations, [episode, *episode.extra_dialogues], info["tools"], env)
+                dialogues = [episode, *episode.extra_dialogues]
+                self._add_episode(episode, demonstrations, dialogues, info["tools"], env)
         finally:
             env.close()
         return demonstrations.needed(f"lower the reward's threshold (--above {self.above:g}), or pass another run")
 
     def messages(self, file: Path) -> Demonstrations:
-        """Read a JSONL file of ``{"messages": [...], "tools": [...]}``; tools default to the environment's."""
+        """Read a JSONL file of ``{"messages": [...], "tools": [...]}``; the default is the environment's tools."""
         env, demonstrations = self.make_env(), Demonstrations()
         follow_template(env, self.renderer)
         try:
@@ -178,7 +179,7 @@ class Source:
         too_long = "use a model with more positions, or shorter dialogues"
         return demonstrations.needed(too_long if demonstrations.seen else f"{file} has no row")
 
-    def _take(
+    def _add_episode(
         self,
         episode: Episode,
         demonstrations: Demonstrations,
@@ -190,16 +191,16 @@ class Source:
         if episode.masked:
             demonstrations.drop("failed", f"task {task}: {episode.failure or 'not graded'}")
         elif not episode.reward > self.above:
-            ended = f"task {task}: reward {episode.reward:g}, ended by {episode.stop_reason}"
-            demonstrations.drop(f"with a reward of {self.above:g} or less", ended)
+            outcome = f"task {task}: reward {episode.reward:g}, ended by {episode.stop_reason}"
+            demonstrations.drop(f"with a reward of {self.above:g} or less", outcome)
         else:
             for dialogue in dialogues:
-                own = self._has_own_tokens(dialogue)
-                views = TokenView.of_each(dialogue) if own else self._rendered(dialogue, tools, env)
+                usable = self._has_usable_tokens(dialogue)
+                views = TokenView.of_each(dialogue) if usable else self._rendered(dialogue, tools, env)
                 demonstrations.add(views, self.positions, f"task {task}")
 
-    def _has_own_tokens(self, episode: Episode) -> bool:
-        # Tokens of this tokenizer decode to the recorded text.
+    def _has_usable_tokens(self, episode: Episode) -> bool:
+        # Tokens come from this tokenizer if they decode to the recorded text.
         size = len(self.renderer.tokenizer)  # type: ignore[arg-type]
         for turn in episode.turns:
             ids = turn.completion.token_ids
@@ -212,12 +213,12 @@ class Source:
     def _rendered(self, episode: Episode, tools: Sequence[Mapping[str, Any]], env: Any) -> tuple[TokenView, ...]:
         if any(turn.shortened for turn in episode.turns):
             return ()  # the shortened prompts are not recorded as messages
-        # The recorded text still contains the calls.
+        # The recorded text still contains the calls, so drop the parsed calls.
         messages = [replace(message, tool_calls=()).to_openai() for message in episode.messages]
         return dialogue_views(messages, self.renderer, env, tools)
 
 
-def _tasks(env: Any, count: int | None) -> int:
+def _task_count(env: Any, count: int | None) -> int:
     available: int | None = env.unwrapped.num_tasks
     if count is not None and available is not None and count > available:
         raise UsageError(f"--tasks {count}: {env_id_of(env)} has only {available} tasks")

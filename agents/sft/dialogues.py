@@ -46,9 +46,9 @@ def dialogues_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _misfit(row: Mapping[str, Any]) -> str:
     messages, tools = row.get("messages"), row.get("tools", [])
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return f'"messages" must be a list of OpenAI messages, got {messages!r:.60}'
-    if not isinstance(tools, list) or not all(isinstance(one, dict) and "function" in one for one in tools):
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) and "function" in tool for tool in tools):
         return f'"tools" must be a list of OpenAI tool schemas, got {tools!r:.60}'
     for number, message in enumerate(messages):
         where, role = f"message {number}", message.get("role")
@@ -79,25 +79,25 @@ def _bad_call(message: Mapping[str, Any]) -> str:
 
 
 def _call(entry: Mapping[str, Any]) -> ToolCall:
-    # OpenAI writes arguments as JSON text; many data sets have a mapping.
-    given = entry["function"].get("arguments") or {}
-    arguments = json.loads(given) if isinstance(given, str) else given
+    # OpenAI writes arguments as JSON text, but many data sets contain a mapping.
+    value = entry["function"].get("arguments") or {}
+    arguments = json.loads(value) if isinstance(value, str) else value
     if not isinstance(arguments, dict):
         raise TypeError("arguments must be an object")
     return ToolCall(name=str(entry["function"]["name"]), arguments=arguments, id=str(entry.get("id", "")))
 
 
 def closing_of(template: ChatTemplate) -> str:
-    """Return the text that closes the thought opened by the generation prompt; empty if it opens none."""
+    """Return the text that closes the thought opened by the generation prompt; empty if the prompt opens none."""
     return template.thought.closing if template.thought and template.opens == "thought" else ""
 
 
 def dialogue_views(
     messages: Sequence[Mapping[str, Any]], renderer: Renderer, env: Any, tools: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[TokenView, ...]:
-    """Return a dialogue's tokens, with the assistant's messages as the policy's turns; empty without any.
+    """Return a dialogue's tokens, with assistant messages as the policy's turns; empty without such messages.
 
-    Messages after the last assistant message are dropped. A message with ``"weight": 0`` is not learnt.
+    Messages after the last assistant message are dropped. A message with ``"weight": 0`` is excluded from the loss.
     """
     turns: list[Turn] = []
     observation: list[Mapping[str, Any]] = []
@@ -109,7 +109,7 @@ def dialogue_views(
         calls = tuple(map(_call, message.get("tool_calls") or ()))
         chat_turn = ChatTurn(content=message.get("content") or "", calls=calls, finish_reason=FinishReason.STOP)
         text = written(chat_turn, env.unwrapped.parser) if calls else chat_turn.content
-        opened = renderer.template.opened  # the text may repeat the thought's opening, which the prompt has too
+        opened = renderer.template.opened  # the text may repeat the thought marker that ends the prompt
         text = text.removeprefix(opened) if opened and text.startswith(opened) else closing + text
         if turns:
             last = turns[-1]

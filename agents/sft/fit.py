@@ -1,8 +1,8 @@
 """The supervised training loop: cross-entropy on the policy's tokens of recorded dialogues.
 
-``TokenView.mask`` selects them: prompts, observations and template tokens add nothing to the loss. An environment's
-dialogues begin with the same system prompt and tool schemas, often most of their tokens. The model processes that
-common beginning once per step, with exact gradients (``_Prefix``).
+``TokenView.mask`` selects the policy's tokens: prompts, observations and template tokens do not add to the loss. An
+environment's dialogues share a system prompt and tool schemas, which are often most of their tokens. The model
+processes this common prefix once per step, with exact gradients (``_Prefix``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _PARTS = 8  #: parts of a batch, each with dialogues of similar length to save padding
-_LEAST = 4  #: dialogues per part, since each part adds to the gradients of all weights
-_WORTH = 32  #: shortest common beginning that is computed separately, tokens
+_MIN_PART = 4  #: least dialogues per part, because each part adds to the gradients of all weights
+_MIN_PREFIX = 32  #: tokens of the shortest common prefix that is computed separately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class FitSettings:
     learning_rate: float = 1e-4
     """Peak of the learning rate, after the warm-up."""
     warm_up: int = 4
-    """Steps over which the learning rate rises; then it falls as a cosine."""
+    """Steps over which the learning rate rises; afterwards it follows a cosine decay."""
     seed: int = 0
-    """Seed of the batches."""
+    """Seed of the order of dialogues."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "warm_up"):
@@ -96,18 +96,18 @@ def _batches(views: Sequence[TokenView], settings: FitSettings) -> Iterator[list
 
 
 def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
-    """Add the gradient of the mean loss over the policy's tokens in ``batch``; return that loss."""
+    """Add the gradient of the mean loss over the policy's tokens in ``batch``; return the mean loss."""
     from torch.nn.functional import cross_entropy
 
     batch = sorted(batch, key=lambda view: len(view.prompt_ids) + len(view.response_ids))
     total = sum(sum(view.mask) for view in batch)
-    part = max(_LEAST, math.ceil(len(batch) / _PARTS))
+    size = max(_MIN_PART, math.ceil(len(batch) / _PARTS))
     prefix = _Prefix(model, _common_prompt(batch)) if len(batch) > 1 else _Prefix(model, ())
     loss = 0.0
-    for start in range(0, len(batch), part):
-        rows = training_tensors(batch[start : start + part])
+    for start in range(0, len(batch), size):
+        rows = training_tensors(batch[start : start + size])
         inputs, targets = (columns[:, prefix.length :].to(model.device) for columns in rows)
-        # Logits of a large vocabulary take most of the memory, so only columns with a target get them.
+        # Logits of a large vocabulary need most of the memory, so compute logits only for columns with a target.
         learnt = (targets >= 0).any(dim=0).nonzero().flatten()
         logits = model(input_ids=inputs, logits_to_keep=learnt, **prefix.before(len(inputs))).logits
         targets = targets[:, learnt]
@@ -119,19 +119,19 @@ def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
 
 
 def _common_prompt(batch: Sequence[TokenView]) -> tuple[int, ...]:
-    # Without the last token of any prompt: its logits predict the response, so each row needs it.
+    # The prefix excludes the last token of every prompt: each row needs that token's logits to predict the response.
     shortest = min(len(view.prompt_ids) for view in batch) - 1
     first = batch[0].prompt_ids
-    same = next((i for i in range(shortest) if any(view.prompt_ids[i] != first[i] for view in batch)), shortest)
-    return first[: max(0, same)]
+    length = next((i for i in range(shortest) if any(view.prompt_ids[i] != first[i] for view in batch)), shortest)
+    return first[: max(0, length)]
 
 
 class _Prefix:
-    """The common beginning of a batch's prompts, computed once.
+    """The common prefix of a batch's prompts, computed once.
 
-    Its keys and values are leaves of each part's graph. They collect the gradients of all parts, and one backward pass
-    carries the sum into the weights. Not supported: models with another cache than a plain list of keys and values
-    (sliding windows, linear attention); they process every row whole.
+    The prefix's keys and values are leaves of each part's graph. They accumulate the gradients of all parts, and one
+    backward pass propagates the sum to the weights. Not supported: models whose cache is not a plain list of keys and
+    values (sliding windows, linear attention). Such models process the full rows.
     """
 
     def __init__(self, model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
@@ -139,7 +139,7 @@ class _Prefix:
         self._computed: list[Tensor] = []
         self._leaves: list[Tensor] = []
         self._config: Any = model.config
-        if len(tokens) < _WORTH:
+        if len(tokens) < _MIN_PREFIX:
             return
         import torch
         from transformers import DynamicCache

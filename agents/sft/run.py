@@ -1,10 +1,10 @@
 """Fine-tunes a model on demonstrations and writes a model folder for ``train``, ``eval`` and ``serve``.
 
-This is a plain loop on one device, not verl's SFT trainer. verl 0.9.1 needs torchrun and Parquet files, and renders
-every message by its own calls of the chat template, so prompts would differ from rollouts (tool answers, dropped
-thoughts). Here rows are the tokens of rollouts, and only the policy's tokens are learnt. Weights are float32, because
-bfloat16 products are many times slower on CPUs without instructions for them; a GPU multiplies in bfloat16. With
-AdamW a model takes about 16 bytes per parameter.
+This is a plain loop on one device, not verl's SFT trainer. verl 0.9.1 needs torchrun and Parquet files. It also renders
+every message with a separate call of the chat template, so prompts would differ from rollouts (tool answers, dropped
+thoughts). Here rows are the tokens of rollouts, and only the policy's tokens are trained on. Weights are float32,
+because bfloat16 is many times slower on CPUs without bfloat16 instructions. A GPU multiplies in bfloat16. With AdamW, a
+model needs about 16 bytes per parameter.
 
 Not supported: models that need several devices; use verl's or TRL's trainer.
 """
@@ -25,7 +25,7 @@ from turntree.agents.errors import MissingExtra, UsageError
 from turntree.agents.sft.demonstrations import Demonstrations
 from turntree.agents.sft.fit import FitSettings, adamw, fit
 
-FIGURES = "sft.json"  #: file in the model's folder with its training data and losses
+FIGURES = "sft.json"  #: file in the model's folder with counts of the training data, and losses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,13 @@ class SftSettings:
     epochs: float = 1.0
     """Passes over the demonstrations."""
     steps: int | None = None
-    """Optimiser steps instead of ``epochs``."""
+    """Number of optimiser steps; overrides ``epochs``."""
     lr: float = 2e-4
     """Peak of the learning rate."""
     batch_size: int = 8
     """Demonstrations per step."""
     seed: int = 0
-    """Seed of the batches."""
+    """Seed of the order of demonstrations."""
     device: str | None = None
     """Torch device; ``None`` takes a GPU if there is one."""
 
@@ -51,7 +51,7 @@ class SftSettings:
 
 
 def check_out(out: Path) -> None:
-    """Refuse a folder that is not empty, before anything is played."""
+    """Raise ``UsageError`` unless ``out`` is new or an empty folder; call this before playing anything."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} already exists; choose a new folder with --out, or remove it")
 
@@ -69,7 +69,7 @@ def fine_tune(
     """Train a copy of a model and write it with its tokenizer to ``out``, completely or not at all.
 
     Returns:
-        The figures, which are also in the folder's ``sft.json``.
+        The figures, which are also written to ``sft.json`` in the folder.
 
     Raises:
         UsageError: If ``out`` exists, or the loss is not finite.
@@ -85,7 +85,7 @@ def fine_tune(
     settings = settings or SftSettings()
     views, loop = demonstrations.views, settings.fit(len(demonstrations.views))
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    stored = getattr(AutoConfig.from_pretrained(model), "dtype", None) or torch.float32
+    saved_dtype = getattr(AutoConfig.from_pretrained(model), "dtype", None) or torch.float32
     policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     policy = policy.to(device)
     losses: list[float] = []
@@ -113,10 +113,10 @@ def fine_tune(
         "seconds": round(perf_counter() - began, 1),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    # In the same file system, so that the folder appears by one rename.
+    # Use the same file system, so that one rename creates the folder.
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:
         folder = Path(unfinished, "model")
-        policy.to("cpu", stored).save_pretrained(folder)
+        policy.to("cpu", saved_dtype).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / FIGURES).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         folder.replace(out)

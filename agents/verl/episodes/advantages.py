@@ -8,7 +8,7 @@ samples:
 The baseline is the same at every token and independent of sample i, so it adds nothing to the expected gradient. The
 estimator is unbiased, however the policy decides when to stop, as long as the loss gives every token the same constant
 weight (``loss_agg_mode=seq-mean-token-sum-norm``). The common alternative normalises turn k among the samples that
-reached a turn k. It weighs later turns by how many samples got there, and is biased.
+reached a turn k. That normalisation weighs a later turn by the number of samples that reached it, and is biased.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def turn_returns(
 
     Args:
         token_level_rewards: Shape (samples, tokens); a turn's reward is on its last token.
-        response_mask: Shape (samples, tokens), 1 for sampled tokens. A row of zeros is a masked sample; no baseline
-            includes it.
+        response_mask: Shape (samples, tokens), 1 for sampled tokens. A row of zeros is a masked sample, which no
+            baseline includes.
         index: Task of each sample, shape (samples,).
         config: verl's section ``algorithm``; unused.
 
@@ -37,15 +37,15 @@ def turn_returns(
         Advantages and returns, both of shape (samples, tokens), 0 for tokens that were not sampled.
     """
     to_go = token_level_rewards.flip(-1).cumsum(-1).flip(-1)
-    whole = to_go[:, 0]
-    kept = response_mask.bool().any(-1)
-    baseline = torch.zeros_like(whole)
+    episode_rewards = to_go[:, 0]
+    unmasked = response_mask.bool().any(-1)
+    baseline = torch.zeros_like(episode_rewards)
     tasks = [str(task) for task in index]
     for task in set(tasks):
-        members = torch.tensor([name == task for name in tasks], device=whole.device) & kept
+        members = torch.tensor([name == task for name in tasks], device=episode_rewards.device) & unmasked
         siblings = int(members.sum()) - 1
         if siblings > 0:
-            baseline[members] = (whole[members].sum() - whole[members]) / siblings
+            baseline[members] = (episode_rewards[members].sum() - episode_rewards[members]) / siblings
     mask = response_mask.to(to_go.dtype)
     return (to_go - baseline.unsqueeze(-1)) * mask, to_go * mask
 

@@ -56,11 +56,11 @@ def token_bounds(prompt_length: int, response_length: int) -> Limits:
 
 
 def rows(env_id: str, settings: Mapping[str, Any], *, count: int | None, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the first ``count`` tasks of an environment as rows; ``None`` takes all, at most ``MOST_TASKS``.
+    """Yield the first ``count`` tasks of an environment as rows; ``None`` takes up to ``MOST_TASKS``.
 
     Raises:
-        ConfigError: If the environment's data are missing, it has fewer tasks, or one of its tools could read their
-            answers from disk.
+        ConfigError: If the environment's data are missing, the environment has fewer than ``count`` tasks, or one of
+            its tools could read the tasks' answers from disk.
     """
     try:
         env = make_env(env_id, settings)
@@ -109,9 +109,9 @@ def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: i
     except ImportError as error:
         raise MissingExtra("writing rows for verl", "train") from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    # In a separate thread: SIGTERM raises an exception in the main thread, which the environment must not catch.
-    listed = WorkerPool(1).submit(lambda: list(rows(env_id, settings, count=count, split=split))).result()
-    table = pyarrow.Table.from_pylist(listed)
+    # In a separate thread: the environment must not catch the exception that SIGTERM raises in the main thread.
+    all_rows = WorkerPool(1).submit(lambda: list(rows(env_id, settings, count=count, split=split))).result()
+    table = pyarrow.Table.from_pylist(all_rows)
     pyarrow.parquet.write_table(table, path)
     return int(table.num_rows)
 

@@ -38,17 +38,17 @@ class EpisodeOutput(AgentLoopOutput):
 
     @property
     def rows(self) -> list[EpisodeOutput]:
-        """All rows of the episode. verl takes a session's advantage and validation from the last, its own row."""
+        """All rows of the episode. verl takes a session's advantage and validation from the last row, the main row."""
         for row in self.extra_rows:
             row.reward_score, row.masked = self.reward_score, self.masked
             row.extra_fields["reward_extra_info"] = self.extra_fields["reward_extra_info"]
         return [*self.extra_rows, self]
 
     def as_dict(self) -> dict[str, Any]:
-        """Convert to verl's row. ``rm_scores`` holds turn rewards instead of their sum at the end.
+        """Convert to verl's row. ``rm_scores`` holds each turn's reward instead of their sum on the last token.
 
-        Two more columns have the shape of ``responses``: ``token_levels`` (int8) and ``behaviour_log_probs`` (float32),
-        which a trainer may use to mask or reweight.
+        A trainer may use two more columns to mask or reweight tokens: ``token_levels`` (int8) and
+        ``behaviour_log_probs`` (float32), both in the shape of ``responses``.
         """
         row: dict[str, Any] = super().as_dict()
         ends, rewards = row.pop("turn_ends"), row.pop("turn_rewards")
@@ -90,7 +90,7 @@ def to_output(
         failed: Failure kinds of the failed attempts, including the last one if it failed.
         rewards: Names of the reward components to log, the same for all episodes of a run.
         score_in_verl: Whether verl's reward loop computes the score; it gets only the policy's own text.
-        counted: More counts for the metrics.
+        counted: Additional counts for the metrics.
     """
     *earlier, last = episode.segments
     view = TokenView.of(replace(episode, turns=last))
@@ -101,7 +101,7 @@ def to_output(
     extra_rows: list[EpisodeOutput] = []
     if not masked:
         extra_rows += (_segment_row(turns, episode, weights_version, filler_id, score_in_verl) for turns in earlier)
-        extra_rows += (_side_dialogue_row(other, weights_version, filler_id) for other in episode.extra_dialogues)
+        extra_rows += (_side_dialogue_row(side, weights_version, filler_id) for side in episode.extra_dialogues)
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],
         response_ids=list(view.response_ids) or [filler_id],
@@ -135,7 +135,7 @@ def to_output(
 
 def _reward_info(episode: Episode, score: float) -> dict[str, float]:
     masked, done = episode.masked, episode.stop_reason is StopReason.DONE
-    # Only the reward for solving the task decides the accuracy, not rewards for form.
+    # Accuracy depends only on the reward for solving the task, not on rewards for format or style.
     solved = episode.rewards.get("correct", episode.rewards.get(ENVIRONMENT, score))
     return {"score": score, "acc": float(not masked and done and solved > 0), "masked": float(masked)}
 
@@ -168,17 +168,17 @@ def _side_dialogue_row(dialogue: Episode, weights_version: int, filler_id: int) 
 def _segment_row(
     turns: Sequence[Turn], episode: Episode, weights_version: int, filler_id: int, score_in_verl: bool
 ) -> EpisodeOutput:
-    # The row of the turns before the dialogue was shortened. The episode is counted with its last segment.
-    alone = replace(episode, turns=tuple(turns), extra_dialogues=())
-    output = to_output(alone, weights_version=weights_version, filler_id=filler_id, score_in_verl=score_in_verl)
+    # A row of turns before the dialogue was shortened. Only the row of the last segment counts the episode.
+    segment = replace(episode, turns=tuple(turns), extra_dialogues=())
+    output = to_output(segment, weights_version=weights_version, filler_id=filler_id, score_in_verl=score_in_verl)
     output.turn_rewards = [] if score_in_verl else _rewards(turns, episode)
     output.extra_fields[EPISODE] = {}
     return output
 
 
 def _rewards(turns: Sequence[Turn], episode: Episode) -> list[float]:
-    # Each row of an episode is one sample of its group, so each row's rewards must sum to the episode's score. The last
-    # turn of a segment gets the rest.
+    # Each row of an episode is one sample of its group, so each row's rewards must sum to the episode's score. The
+    # segment's last turn gets the difference.
     rewards = [turn.reward for turn in turns]
     if len(turns) < len(episode.turns):
         rewards[-1] += episode.reward - sum(rewards)
@@ -197,7 +197,7 @@ def _drafted(turns: Sequence[Turn]) -> dict[str, int]:
 def neutralise(outputs: Sequence[EpisodeOutput]) -> None:
     """Give a group's masked episodes the mean score of its other episodes, so they do not move the baseline.
 
-    verl has no mask for samples: their scores are part of the group's mean. They shrink the group's spread a little.
+    verl cannot leave samples out of a group: masked episodes still slightly reduce the group's standard deviation.
     """
     scores = [output.reward_score for output in outputs if not output.masked and output.reward_score is not None]
     for output in outputs:

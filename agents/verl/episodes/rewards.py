@@ -1,7 +1,8 @@
 """A reward function for verl: ``reward.custom_reward_function`` with path ``pkg://turntree.agents.verl.episodes.rewards``.
 
-Name ``compute_score``, or ``compute_score_async``, which does not block a thread of verl's while answers are compared.
-Every result has the same keys; all values are numbers except ``status``, ``answer`` and ``method``.
+Set its ``name`` to ``compute_score`` or ``compute_score_async``. The async version does not block a thread of verl's
+while it compares answers. Every result has the same keys; all values are numbers except ``status``, ``answer`` and
+``method``.
 
 An ungraded sample is left out of training and never counts as wrong. If turntree's agent loop played the episode, the
 result has ``ungraded`` 1 and the loop masks it. verl's other loops have no mask, so ``Ungraded`` is raised, and verl's

@@ -4,8 +4,8 @@ verl polls for episodes every two seconds, longer than a small policy takes to p
 set the interval. verl passes no group filter to a custom sampler, so DAPO's filter is passed on here, with the limit on
 generated batches that verl's synchronous sampler ignores.
 
-verl logs the metrics that a sampler returns with the episodes, so turntree's metrics take this way. Advantages are
-computed in the sampler's process, so turntree's estimators are registered here.
+verl logs the metrics that a sampler returns with the episodes, so this sampler returns turntree's metrics. verl
+computes advantages in the sampler's process, so this module registers turntree's estimators.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: names of the policy's servers, see ``names.server_name``
 _SERVER = re.compile(r"turntree_server_\d+|(vllm|sglang)_server_\d+_0")
-_ANSWER_SECONDS = 30.0  #: after which a server is left out of the step's metrics
+_ANSWER_SECONDS = 30.0  #: time limit for a server's counters; a slower server is missing from the step's metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ class LoggedSteps:
         """Wait for the episodes of a step; return the batch, and metrics for verl's log."""
         if not self._updates:
             note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
-        verls: Any = super()
-        batch, logged = verls.sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+        buffer: Any = super()
+        batch, logged = buffer.sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         if batch.partition_id == "train":
             if not self._updates:
                 note_phase("updating the policy for the first time")
@@ -88,7 +88,7 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
         settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
         self._submitted = 0
-        self._most = settings.max_num_gen_batches * (settings.train_batch_size or 0)
+        self._max_prompts = settings.max_num_gen_batches * (settings.train_batch_size or 0)
         super().__init__(
             sampler_kwargs=sampler_kwargs,
             poll_interval=settings.poll_interval,
@@ -105,8 +105,8 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
         return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
 
     def _dapo_filtered_keys(self, partition_id: str) -> Any:
-        # Groups without any played episode are not filtered. They say nothing about the task, and while the environment
-        # is down their replacements would fail too, without end.
+        # Do not filter groups in which every episode failed. They carry no information about the task, and while the
+        # environment is down, replacement groups would fail too, without end.
         filtered, counts = super()._dapo_filtered_keys(partition_id)
         if not filtered:
             return filtered, counts
@@ -122,11 +122,12 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
 
     def _refill(self, prompts: int) -> Any:
         self._submitted += prompts
-        if self._most and self._submitted > self._most:
+        if self._max_prompts and self._submitted > self._max_prompts:
             raise ConfigError(
-                f"DAPO's filter requested {self._submitted} new prompts in one step, but the limit is {self._most}: "
-                "nearly all groups have equal scores. Use easier or harder tasks, algorithm=grpo, a larger "
-                "actor_rollout_ref.rollout.n or a larger algorithm.filter_groups.max_num_gen_batches"
+                f"DAPO's filter requested {self._submitted} new prompts in one step, but the limit is "
+                f"{self._max_prompts}: nearly all groups have equal scores. Use easier or harder tasks, "
+                "algorithm=grpo, a larger actor_rollout_ref.rollout.n or a larger "
+                "algorithm.filter_groups.max_num_gen_batches"
             )
         assert self._submit is not None
         return self._submit(prompts)

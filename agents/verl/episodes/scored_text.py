@@ -1,7 +1,7 @@
 """The policy's own text in an episode, for verl's reward loop.
 
-verl decodes a whole response, tool output included, and calls it the solution. Invariant: a sample made here holds only
-the policy's own text; a row that does not separate it is refused.
+verl decodes a whole response, including tool output, as the solution. Invariant: a sample made here holds only the
+policy's own text. Rows that do not separate the policy's text are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sample_of_row(
         num_turns: Messages of the dialogue, prompt and response; ``None`` if verl does not report it.
 
     Raises:
-        ConfigError: If the response contains text that is not the policy's and cannot be separated.
+        ConfigError: If the response mixes the policy's text with other text.
     """
     if SAMPLE in extra_info:
         values = extra_info[SAMPLE]
@@ -43,7 +43,7 @@ def sample_of_row(
     if num_turns is not None and num_turns > 2:
         raise ConfigError(
             f"a dialogue of {num_turns} messages was played by a loop that does not mark the policy's own text, so "
-            "tool output would be scored; play it with the agent loop turntree_env"
+            "tool output would be scored; use the agent loop turntree_env"
         )
     return Sample(
         turns=(solution,),

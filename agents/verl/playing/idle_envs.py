@@ -1,4 +1,4 @@
-"""A process's environments between two episodes. They are kept: creating one may read a data set."""
+"""A pool of a process's idle environments, because creating an environment may read a data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kind_of_env(row: Mapping[str, Any]) -> EnvKind:
 
 
 class IdleEnvs:
-    """Idle environments by their kind, each with a memo of ``memo_results`` results."""
+    """Idle environments by kind; environments of one kind share a memo of ``memo_results`` results."""
 
     def __init__(self, memo_results: int) -> None:
         self._memo_results = memo_results
@@ -30,7 +30,7 @@ class IdleEnvs:
         return self._idle[kind].pop() if self._idle[kind] else self.make(kind)
 
     def give_back(self, kind: EnvKind, env: Env) -> None:
-        """Keep an environment whose episode ended without breaking it."""
+        """Return an environment to the pool; do not return one that an episode has broken."""
         self._idle[kind].append(env)
 
     def make(self, kind: EnvKind) -> Env:

@@ -1,12 +1,12 @@
 """verl's agent-loop manager with another transport: the same episodes, with far fewer calls between processes.
 
-verl's worker makes three Ray calls per turn and three TransferQueue calls per episode. They are negligible with a
-large model, and take most of the time with a small one. This worker sends turns (``TurnPipe``) and hands over finished
-episodes in bulk. ``ReplicaTurns`` routes all rollouts of a task to one replica, and so to one draft store. verl's own
-manager and worker do the rest: other agent loops, the reward loop, distillation.
+verl's worker makes three Ray calls per turn and three TransferQueue calls per episode. Their cost is negligible with a
+large model, but dominates with a small one. This worker sends turns (``TurnPipe``) and hands over finished episodes in
+bulk. ``ReplicaTurns`` routes all rollouts of a task to one replica, and so to one draft store. verl's own manager and
+worker do the rest: other agent loops, the reward loop, distillation.
 
-In asynchronous training (``config.asynchronous``) each step also re-verifies ended groups of earlier weights that wait
-in verl's buffer.
+In asynchronous training (``config.asynchronous``), each step also re-verifies groups that ended under earlier weights
+and wait in verl's buffer.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from turntree.envs.failure import describe
 
 logger = logging.getLogger(__name__)
 
-_RESTARTS = 4  #: restarts of a worker by Ray, which then repeats the call for the batch
-_HAND_OVER_SECONDS = 0.5  #: longest wait of a finished group for other groups
+_RESTARTS = 4  #: times that Ray restarts a worker and repeats the call for its batch
+_HAND_OVER_SECONDS = 0.5  #: longest time that a finished group waits for other groups
 
 
 class EpisodeManager(AgentLoopManagerTQ):
@@ -62,7 +62,7 @@ class EpisodeManager(AgentLoopManagerTQ):
         super().__init__(config, *args, **kwargs)
         self.agent_loop_workers_class: Any = ray.remote(max_restarts=_RESTARTS)(EpisodeWorker)
         self._forecast = RowForecast.of(config) if run.run_ahead.enabled else None
-        self._begun: tuple[int, Counter[int]] = (0, Counter())  #: the step, and how often each task was begun in it
+        self._submitted: tuple[int, Counter[int]] = (0, Counter())  #: the step, and how often it submitted each task
         self._turn = 0
         self._restored = False
 
@@ -80,20 +80,20 @@ class EpisodeManager(AgentLoopManagerTQ):
             playing.future().add_done_callback(_end_run_on_error)
 
     def _generate_interrupted(self, workers: Sequence[Any], prompts: TensorDict) -> None:
-        # ``generate_sequences`` if the weights change during rollouts.
+        # The case of ``generate_sequences`` in which the weights change during rollouts.
         if self._on_resume is OnResume.EPISODE:
             self._replay_restored(prompts)
         rows = _rows(prompts)
         step = int(rows[0]["global_steps"])
-        if self._begun[0] != step:
-            self._begun = step, Counter()
-        repeats = []  # a task that is begun again in the same step gets other noise
+        if self._submitted[0] != step:
+            self._submitted = step, Counter()
+        repeats = []  # a task that is submitted again in the same step gets different noise
         for row in rows:
-            repeats.append(self._begun[1][int(row["index"])])
-            self._begun[1][int(row["index"])] += 1
+            repeats.append(self._submitted[1][int(row["index"])])
+            self._submitted[1][int(row["index"])] += 1
         prompts["repeat"] = torch.tensor(repeats)
         chunks = prompts.chunk(len(workers))
-        # A batch may have fewer rows than there are workers: workers take turns. The rest only re-verify their groups.
+        # A batch may have fewer rows than there are workers, so workers take turns. Idle workers only re-verify groups.
         rotated = [*workers[self._turn :], *workers[: self._turn]]
         self._turn = (self._turn + len(chunks)) % len(workers)
         for worker, chunk in zip(rotated, chunks, strict=False):
@@ -102,19 +102,19 @@ class EpisodeManager(AgentLoopManagerTQ):
             worker.reverify.remote(step).future().add_done_callback(_end_run_on_error)
 
     def _replay_restored(self, prompts: TensorDict) -> None:
-        # A checkpoint's ended groups are played again: it does not hold what is needed to re-verify them.
+        # Play a checkpoint's ended groups again: the checkpoint lacks the data to re-verify them.
         if self._restored:
             return
         self._restored = True
         held = (transfer_queue.kv_list("train") or {}).get("train", {})
-        # Nothing was played yet in this process, so all rows in the queue are the checkpoint's.
+        # This process has not played anything yet, so all rows in the queue come from the checkpoint.
         if rows := [key for key, tag in held.items() if not tag.get("is_prompt")]:
             transfer_queue.kv_clear(keys=rows, partition_id="train")
         if ended := sorted(key for key, tag in held.items() if tag.get("status") == "finished"):
             step = int(_rows(prompts)[0]["global_steps"])
             batch = transfer_queue.kv_batch_get(keys=ended, partition_id="train")
             assign_non_tensor_data(batch, "global_steps", step)
-            # As verl tags groups that had not ended: groups that were quicker before the kill come no earlier now.
+            # Tag them as verl tags unfinished groups, so that groups that ended early before the kill get no priority.
             tags = [{"status": "pending", "global_steps": step} for _ in ended]
             transfer_queue.kv_batch_put(keys=ended, partition_id="train", tags=tags)
             self.generate_sequences(batch)
@@ -134,7 +134,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         self._restarted = is_restarted()
         if self._restarted:
             logger.warning("this agent-loop worker was restarted; it replays the episodes that were not handed over")
-        self._handed_over: set[str] = set()  #: groups that an earlier process has handed over
+        self._handed_over: set[str] = set()  #: groups that this worker handed over before it was restarted
         self._outbox: list[_Group] = []
         self._ended_groups = InterruptedGroups()
         # Groups per step, if a step is trained on the groups that were submitted first; otherwise 0.
@@ -148,7 +148,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
 
     @retry_after_restart
     async def generate_sequences(self, batch: TensorDict, ahead: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Play the episodes of a batch; return when all are handed over."""
+        """Play the episodes of a batch; return after all episodes have been handed over."""
         validate, rows = _validates(batch), _rows(batch)
         if self._restarted:
             partition = "val" if validate else "train"
@@ -174,7 +174,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
 
     async def _wait_for_hand_over(self, groups: Iterable[asyncio.Task[Any]]) -> None:
         await asyncio.gather(*groups)
-        # The carrier may still be re-verifying groups itself; its errors are raised here too.
+        # The carrier may still be re-verifying groups. Errors of the carrier are raised here too.
         while self._carrier is not None and not self._carrier.done():
             await asyncio.shield(self._carrier)
         if self._carrier is not None:
@@ -194,8 +194,8 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             held = (await transfer_queue.async_kv_list("train")).get("train", {})
             due = None
             if self._batch:
-                asked = {key: tag["global_steps"] for key, tag in held.items() if tag.get("is_prompt")}
-                due = submitted_first(asked, self._batch)
+                submitted = {key: tag["global_steps"] for key, tag in held.items() if tag.get("is_prompt")}
+                due = submitted_first(submitted, self._batch)
             trained = self._ended_groups.begin_step(step - 1, held, due)
         for uid in trained:
             self._player.trained_on(uid)
@@ -235,19 +235,20 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
                 *(self._score(prompt, session, output, validate) for session, output in enumerate(outputs))
             )
         except Exception:
-            # As in verl's worker, one such group does not end the run.
+            # As in verl's worker, a group whose rewards failed does not end the run.
             logger.exception("a group is left out because its rewards could not be computed")
             await transfer_queue.async_kv_put(
                 key=prompt["uid"], partition_id="val" if validate else "train", tag={"status": "failure"}
             )
-            # verl's buffer drops the group with all its earlier rows, and begins another one instead.
+            # verl's buffer drops all rows of the group and requests a new group.
             self._ended_groups.forget(prompt["uid"])
             self._player.forget(prompt["uid"])
             return
         group = _Group(prompt, outputs, validate)
         if self._on_resume is OnResume.EPISODE and not validate:
             version = self._player.version_of(group.uid)
-            group.reverified(version, before=self._ended_groups.end(group.uid, EndedGroup(prompt, group.keys, version)))
+            ended = EndedGroup(prompt, group.keys, version)
+            group.mark_reverified(version, replaced=self._ended_groups.end(group.uid, ended))
         self._outbox.append(group)
         if self._carrier is None or (self._carrier.done() and self._carrier.exception() is None):
             self._carrier = asyncio.create_task(self._hand_over())
@@ -260,7 +261,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         )
 
     async def _hand_over(self) -> None:
-        late: list[asyncio.Task[None]] = []  # groups re-verified now: they were in transit during a weight update
+        late: list[asyncio.Task[None]] = []  # re-verifications of groups that were in transit during a weight update
         while self._outbox or late:
             if self.background_tasks:
                 await asyncio.wait(set(self.background_tasks), timeout=_HAND_OVER_SECONDS)
@@ -275,7 +276,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
 
 
 def _end_run_on_error(playing: Future[None]) -> None:
-    # verl would wait forever for episodes that can no longer come.
+    # Otherwise verl would wait forever for episodes that will never arrive.
     error = playing.exception()
     if error is None or not ray.is_initialized():
         return
@@ -293,14 +294,14 @@ class _Group:
         pairs = [_field(row, session, output) for session, _, output in rows]
         self.fields = [field for field, _ in pairs]
         self.tags = [tag for _, tag in pairs]
-        self.before: Sequence[str] | None = None  # keys of the rows that these replace; ``None`` if there are none
+        self.replaced: Sequence[str] | None = None  # keys of the rows that this group replaces, if any
 
-    def reverified(self, version: int, before: Sequence[str] | None) -> None:
+    def mark_reverified(self, version: int, replaced: Sequence[str] | None) -> None:
         self.tags = [{**tag, REVERIFIED: version} for tag in self.tags]
-        self.before = before
+        self.replaced = replaced
 
 
-# The row that verl's trainer reads, and the tag that its replay buffer checks.
+# Returns the row that verl's trainer reads, and the tag that verl's replay buffer checks.
 def _field(row: dict[str, Any], session: int, output: EpisodeOutput) -> tuple[dict[str, Any], dict[str, Any]]:
     field = {**output.as_dict(), **row, "session_id": session}
     tokens = torch.cat([field["prompts"], field["responses"]])
@@ -326,17 +327,17 @@ def _field(row: dict[str, Any], session: int, output: EpisodeOutput) -> tuple[di
 async def _put(groups: list[_Group], partition: str) -> None:
     if not groups:
         return
-    if before := [key for group in groups for key in group.before or ()]:
-        await transfer_queue.async_kv_clear(keys=before, partition_id=partition)
+    if replaced := [key for group in groups for key in group.replaced or ()]:
+        await transfer_queue.async_kv_clear(keys=replaced, partition_id=partition)
     await transfer_queue.async_kv_batch_put(
         keys=[key for group in groups for key in group.keys],
         fields=list_of_dict_to_tensordict([field for group in groups for field in group.fields]),
         tags=[tag for group in groups for tag in group.tags],
         partition_id=partition,
     )
-    # Only now may the replay buffer take the groups. Re-verified groups are finished already: the buffer may have taken
-    # one by now, and writing its name again would add a group that waits forever.
-    if new := [group.uid for group in groups if group.before is None]:
+    # Only now may the replay buffer take the new groups. Re-verified groups are already tagged as finished. The buffer
+    # may have taken one meanwhile, and tagging that group again would add a group that waits forever.
+    if new := [group.uid for group in groups if group.replaced is None]:
         finished = [{"status": "finished"} for _ in new]
         await transfer_queue.async_kv_batch_put(keys=new, tags=finished, partition_id=partition)
 

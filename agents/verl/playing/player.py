@@ -1,7 +1,7 @@
 """Plays the episodes of a row of the data set. One player per process, shared by all its episodes.
 
-Nothing here raises. A failed episode is tried once more with the same seeds; if that fails too, it is returned as a
-failure, which ``to_output`` masks.
+Nothing here raises. A failed episode is retried once with the same seeds. If the retry fails too, the episode is
+returned as a failure, which ``to_output`` masks.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class _Played(NamedTuple):
 
 
 class _RowTurns:
-    """The engine of a row's episode: adds the request fields that ``rollout`` does not know.
+    """An ``Engine`` for a row's episode that adds the request fields that ``rollout`` does not set.
 
     Args:
-        trains: Whether the policy is trained on the turns. Turns of a validation neither reuse turns nor are reused.
-        seeded: Whether turns keep the seeds that ``rollout`` gives them; otherwise their noise is fresh.
-        sample: As ``TurnRequest.sample``.
-        precomputed_for: As ``TurnRequest.precomputed_for``; an aborted turn then cancels the episode.
+        trains: Whether the policy is trained on the turns. Validation turns neither reuse turns nor are reused.
+        seeded: Whether turns keep the seeds from ``rollout``; otherwise each turn gets fresh noise.
+        sample: See ``TurnRequest.sample``.
+        precomputed_for: See ``TurnRequest.precomputed_for``. If it is set, an aborted turn cancels the episode.
     """
 
     def __init__(self, engine: Engine, *, trains: bool, seeded: bool, sample: int, precomputed_for: int = 0) -> None:
@@ -80,7 +80,7 @@ class _RowTurns:
         )
         turn = await self._engine.generate(request)
         if self._precomputed_for and turn.finish_reason is FinishReason.ABORT:
-            raise asyncio.CancelledError(f"nothing more is precomputed for step {self._precomputed_for}")
+            raise asyncio.CancelledError(f"precomputing for step {self._precomputed_for} has stopped")
         return turn
 
 
@@ -96,14 +96,14 @@ class EpisodePlayer:
         # Re-verification draws with a turn's own noise, so turns need seeds if weights change during rollouts.
         self._seeded = settings.draws_by_seed or on_resume is not None
         self.resuming = ResumedPlays(on_resume) if on_resume is not None else None
-        self._waiting: dict[Any, list[_Played]] = {}  #: groups that may be re-verified, by verl's name
-        self._last = LastEpisodes() if settings.validation.coupled else None
+        self._waiting: dict[Any, list[_Played]] = {}  #: groups that may be re-verified, by verl's group name
+        self._last_validation = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
         self._scorer = settings.scorer()
         self._score_in_verl = settings.score_in_verl
         self._envs = IdleEnvs(settings.memo_results)
-        # Whoever generates stored turns again makes their tool calls again.
+        # Turns that are generated again from stored turns repeat their tool calls.
         repeats = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
         self._calls = settings.tool_calls_ahead if settings.tool_calls_ahead.enabled else None
         self._credits: dict[EnvKind, Credit] = defaultdict(Credit)
@@ -114,7 +114,7 @@ class EpisodePlayer:
     async def play_group(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
     ) -> list[EpisodeOutput]:
-        """Play ``size`` episodes of ``row``, which are scored together."""
+        """Play ``size`` episodes of ``row`` and score them together."""
         # ``row`` also has verl's ``uid`` and ``global_steps``.
         plays = (self._play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
         played = await asyncio.gather(*plays)
@@ -123,7 +123,7 @@ class EpisodePlayer:
         return await self._finish(played)
 
     async def reverify_group(self, name: Any) -> list[EpisodeOutput]:
-        """Re-verify an ended group under the newest weights, and continue where they sample otherwise."""
+        """Re-verify an ended group under the newest weights; resample from the first token that differs."""
         played = await asyncio.gather(*map(self._reverify, self._waiting[name]))
         self._waiting[name] = played
         return await self._finish(played)
@@ -135,7 +135,7 @@ class EpisodePlayer:
         interrupted.env.attach(self._envs.take(played.env_kind))
         try:
             episode = await interrupted.play()
-        except Exception as error:  # the engine is lost for good: the episode fails, as in its first attempt
+        except Exception as error:  # the engine is lost for good, so the episode fails
             logger.warning("an episode of %s could not be re-verified", played.episode.env_id, exc_info=True)
             episode = replace(played.episode, **_failure(error, FailureKind.ENGINE))
         env = interrupted.env.detach()
@@ -149,11 +149,11 @@ class EpisodePlayer:
         assert resuming is not None
         waiting = self._waiting.get(name, ())
         episodes = (played.resumed.interrupted for played in waiting if played.resumed and not played.episode.masked)
-        # A group without episodes that can be re-verified may be trained on as it is, so it counts as current.
+        # If no episode of a group can be re-verified, the group is trained on unchanged and counts as current.
         return min((episode.version for episode in episodes if episode), default=resuming.newest.version)
 
     def trained_on(self, name: Any) -> None:
-        """Forget a group that was trained on; its noise never counts as exact again."""
+        """Forget a group that was trained on; turns drawn with its noise never count as exact again."""
         assert self.resuming is not None
         for played in self._waiting.pop(name, ()):
             if played.resumed is not None and played.resumed.interrupted is not None:
@@ -168,8 +168,8 @@ class EpisodePlayer:
         index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
         trains = (row.get("extra_info") or {}).get("split", "train") == "train"
         # Coupled validations use the noise of step 0, which no training step uses.
-        noise = step if trains or self._last is None else 0
-        sampling = self._sampling(sampling_params, noise, index, session, int(row.get("repeat", 0)))
+        noise_step = step if trains or self._last_validation is None else 0
+        sampling = self._sampling(sampling_params, noise_step, index, session, int(row.get("repeat", 0)))
         resumed = None
         failed: list[FailureKind] = []
         env_kind = kind_of_env(row)
@@ -192,13 +192,13 @@ class EpisodePlayer:
         return _Played(episode, tuple(failed), labels, trains, interrupted, env_kind, calls)
 
     async def precompute(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
-        """Play one episode of ``row`` for step ``global_steps``; ``engine`` stores its turns."""
+        """Play one episode of ``row`` ahead of its step ``global_steps``; ``engine`` stores the turns."""
         index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, session)
         engine = _RowTurns(engine, trains=True, seeded=True, sample=session, precomputed_for=step)
         kind = kind_of_env(row)
         env = self._envs.take(kind)
-        # If the episode is cancelled in the middle of a step, the step may still run in a thread.
+        # If the episode is cancelled during ``env.step``, that call may still run in a thread.
         broken = not env.step_inline
         try:
             limits = env.limits.within(self._bounds)
@@ -240,9 +240,9 @@ class EpisodePlayer:
                     counted=play.counted(),
                 )
             )
-            if self._last is not None and not play.recorded and not episode.masked:
+            if self._last_validation is not None and not play.recorded and not episode.masked:
                 key = (episode.env_id, play.labels["index"], play.labels["session"])
-                outputs[-1].extra_fields["reward_extra_info"].update(self._last.compare(key, episode))
+                outputs[-1].extra_fields["reward_extra_info"].update(self._last_validation.compare(key, episode))
         neutralise(outputs)  # masked episodes must not move the group's baseline
         return outputs
 
@@ -277,7 +277,7 @@ class EpisodePlayer:
             else:
                 resumed = await self.resuming.play(env, turns, roll)
         except Exception as error:
-            # rollout() turns errors inside an episode into a failure; this one happened before the episode.
+            # ``rollout`` turns errors inside an episode into a failure; this error happened before the episode.
             logger.exception("an episode of %s could not be started", kind[0])
             failure = _failure(error, FailureKind.ENVIRONMENT)
             failed = Episode(env_id=kind[0], task=None, seed=index, messages=(), turns=(), **failure)

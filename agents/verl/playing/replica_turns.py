@@ -1,7 +1,7 @@
 """Routes one process's turns over all replicas: each dialogue goes to the replica that knows its task.
 
-A lost replica is avoided until it serves with the trainer's weights again. The player retries interrupted episodes;
-this module only finds another replica. If none is left, turns wait for one to return.
+A lost replica gets no turns until it serves with the trainer's weights again. The player retries failed episodes; this
+module only chooses another replica. If all replicas are lost, turns wait until one returns.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaTurns:
-    """The replicas as one process uses them.
+    """One process's view of the engine replicas.
 
     Args:
-        serving: Returns once the replica of a rank serves; raises while it cannot be reached.
-        patience: Seconds that a turn waits if all replicas are lost.
-        look_seconds: Seconds between two checks whether a lost replica serves again.
+        serving: Returns once the replica of a rank serves; raises if the replica cannot be reached.
+        patience: Seconds that a turn waits for a replica to return if all replicas are lost.
+        look_seconds: Seconds between two checks of whether a lost replica serves again.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class ReplicaTurns:
         return _Dialogue(self)
 
     def owner(self, state: DialogueState) -> int:
-        """Return the rank of a task's owner replica, which serves it unless it is lost or full."""
+        """Return the rank of a task's owner replica, which serves the task unless the replica is lost or full."""
         return preference(route_key(state), self._engines)[0]
 
     async def precompute(self, state: DialogueState, request: TurnRequest) -> Completion:
-        """Sample a turn for a later step at the owner replica of its task, which will most likely serve it."""
+        """Sample a turn for a later step at the task's owner replica, which will most likely serve that step."""
         return await self._engines[self.owner(state)].generate(request)
 
     async def choose(self, key: str) -> int:

@@ -51,7 +51,7 @@ class ResumedPlays:
         if self.how is OnResume.EPISODE and env_id_of(env) not in self._refused:
             self._refused.add(env_id_of(env))
             logger.warning(
-                "%s is not forkable, so its episodes cannot go back to an earlier turn: on_resume=turn applies to them",
+                "%s is not forkable, so its episodes cannot return to an earlier turn; they use on_resume=turn instead",
                 env_id_of(env),
             )
         return ResumedPlay(episode, counts, None)

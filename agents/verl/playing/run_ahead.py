@@ -2,11 +2,11 @@
 
 ``RowForecast`` predicts the trainer's next rows. The trainer's data loader takes rows in an order fixed by its
 configuration: sequential, or shuffled with a seed. The same data set and sampler give the same order here, and each
-submitted batch shows the trainer's position in it, also after a resume. If the forecast is wrong (shuffling without a
-seed, rows taken out of turn), the precomputed turns are never requested; nothing else happens.
+submitted batch shows the trainer's position in that order, also after a resume. If the forecast is wrong (shuffling
+without a seed, or rows in another order), the precomputed turns are never requested and do no harm.
 
 ``RunAheadEpisodes`` plays whole episodes of these rows, each in its own environment. A precomputed turn is promoted
-if its exact prompt is requested, so it is useful as long as the environment gives the same answers again.
+if its exact prompt is requested, so it is useful only while the environment repeats its answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turntree.agents.verl.serving.turns import TurnPipe
 logger = logging.getLogger(__name__)
 
 
-_USED = ("index", "env_id", "env_kwargs", "agent_name")  #: columns that a precomputed episode needs
+_COLUMNS = ("index", "env_id", "env_kwargs", "agent_name")  #: columns that a precomputed episode needs
 
 
 class RowForecast:
@@ -32,8 +32,9 @@ class RowForecast:
 
     Args:
         dataset: The trainer's rows, each with its ``index``.
-        order: The sampler: each iteration over it yields one epoch's indices into ``dataset``.
-        fetched: Rows that the loader takes at a time; an epoch's remainder is dropped.
+        order: The sampler; each iteration over the sampler yields one epoch's indices into ``dataset``.
+        fetched: Rows per batch of the data loader, which drops an incomplete last batch.
+        batch: Rows per training step.
         last_step: The last training step; no rows are expected after it.
     """
 
@@ -52,7 +53,7 @@ class RowForecast:
         self._batch = batch
         self._last_step = last_step
         self._indices = [int(dataset[position]["index"]) for position in range(len(dataset))]
-        self._chunks = self._loaded()
+        self._chunks = self._load_chunks()
         self._ready: deque[list[int]] = deque()
 
     @classmethod
@@ -90,22 +91,21 @@ class RowForecast:
             self._ready.append(next(self._chunks))
         positions = [position for chunk in self._ready for position in chunk][: self._batch]
         expected = (self._rows[position] for position in positions)
-        return [{**{name: row[name] for name in _USED if name in row}, "global_steps": step} for row in expected]
+        return [{**{name: row[name] for name in _COLUMNS if name in row}, "global_steps": step} for row in expected]
 
     def _follow(self, submitted: list[int]) -> bool:
-        # Two epochs: the trainer may have resumed anywhere in one of them.
+        # Search two epochs: the trainer may have resumed anywhere in an epoch.
         for _ in range(2 * max(1, len(self._indices) // self._fetched)):
             chunk = self._ready.popleft() if self._ready else next(self._chunks)
             if [self._indices[position] for position in chunk] == submitted:
                 return True
-        logger.warning("nothing is precomputed for one step: the submitted rows are not the expected ones")
+        logger.warning("nothing is precomputed for one step: the submitted rows are not the expected rows")
         return False
 
-    def _loaded(self) -> Iterator[list[int]]:
+    def _load_chunks(self) -> Iterator[list[int]]:
         if len(self._indices) < self._fetched:
             raise ValueError(
-                f"the data set needs at least {self._fetched} rows, as many as the loader takes at a time; it has "
-                f"{len(self._indices)}"
+                f"the data set has {len(self._indices)} rows, but the data loader takes {self._fetched} rows at a time"
             )
         while True:
             positions = list(self._order)
@@ -114,7 +114,7 @@ class RowForecast:
 
 
 class RunAheadEpisodes:
-    """Precomputes episodes, at most as many at once as the engines have slots for them."""
+    """Precomputes episodes; ``slots`` limits the number of concurrent episodes per replica."""
 
     def __init__(
         self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], replicas: ReplicaTurns, *, slots: int
@@ -122,21 +122,21 @@ class RunAheadEpisodes:
         self._player = player
         self._pipes = dict(pipes)
         self._replicas = replicas
-        self._most = slots * len(pipes)
+        self._max_plays = slots * len(pipes)
         self._plays: set[asyncio.Task[None]] = set()
 
     async def begin_step(self, step: int) -> None:
-        """Stop precomputing for ``step``, so that its turns can be promoted."""
+        """Stop precomputing for ``step``, so that the precomputed turns can be promoted."""
         for play in self._plays:
             play.cancel()
-        begun = await asyncio.gather(*(pipe.begin_step(step) for pipe in self._pipes.values()), return_exceptions=True)
-        for error in begun:
-            if isinstance(error, Exception):
-                logger.warning("a rollout server could not begin step %d: %s", step, error)
+        calls = (pipe.begin_step(step) for pipe in self._pipes.values())
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.warning("a rollout server could not begin step %d: %s", step, outcome)
 
     def start(self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], *, size: int) -> None:
-        """Begin to precompute ``size`` episodes of each row; ``sampling`` is as the later step will use it."""
-        slots = asyncio.Semaphore(self._most)
+        """Start to precompute ``size`` episodes of each row with the ``sampling`` parameters of the later step."""
+        slots = asyncio.Semaphore(self._max_plays)
         for row in rows:
             for session in range(size):
                 task = asyncio.create_task(self._play({**row, "session_id": session}, sampling, slots))

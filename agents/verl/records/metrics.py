@@ -1,7 +1,7 @@
 """turntree's metrics in verl's log: their names, descriptions and computation.
 
-``METRICS`` lists all of them; ``docs/metrics.md`` shows it as a table. A metric without data in a step (no drafts, no
-stored turns, another engine) is left out of that step, never logged as 0.
+``METRICS`` lists all metrics; ``docs/metrics.md`` shows the list as a table. If a metric has no data in a step (no
+drafts, no stored turns, another engine), that step omits the metric instead of logging 0.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Metric:
     meaning: str  #: with the unit
 
 
-def _several(pairs: Iterable[tuple[str, str]], prefix: str = PREFIX) -> tuple[Metric, ...]:
+def _metrics(pairs: Iterable[tuple[str, str]], prefix: str = PREFIX) -> tuple[Metric, ...]:
     return tuple(Metric(name=prefix + name, meaning=meaning) for name, meaning in pairs)
 
 
-EPISODE_METRICS = _several(
+EPISODE_METRICS = _metrics(
     [
         ("episodes", "episodes of the step"),
         ("dialogues", "training rows per episode; above 1 if programs have sub-agents"),
@@ -66,7 +66,7 @@ EPISODE_METRICS = _several(
     ]
 )
 CALL_COUNTS = ("made", "used", "wasted", "saved_seconds")  #: fields of ``ToolCallsAhead`` that are logged per episode
-ENGINE_METRICS = _several(
+ENGINE_METRICS = _metrics(
     [
         ("forward_passes", "forward passes of the model in the engine"),
         ("engine_seconds", "wall time of the engine's steps"),
@@ -75,7 +75,7 @@ ENGINE_METRICS = _several(
         ("drafting_time_share", "share of engine time spent on drafting"),
         ("draft_idle_share", "share of engine time in which the device waited for drafts"),
         ("cached_prompt", "share of prompt tokens whose keys and values were reused"),
-        ("reuse_drafted_turns", "turns that began with a stored turn of an earlier epoch"),
+        ("reuse_drafted_turns", "turns drafted from a stored turn of an earlier epoch"),
         ("reuse_offered", "stored tokens that were verified"),
         ("reuse_reused", "stored tokens that were accepted"),
         ("reuse_whole", "turns in which all stored tokens were accepted"),
@@ -94,10 +94,10 @@ ENGINE_METRICS = _several(
         ("sharing_received", "turns received from other replicas"),
         ("sharing_missed", "turns of other replicas that the broker had dropped before they were fetched"),
         ("sharing_dropped", "own turns that waited too long and were not sent"),
-        ("sharing_failed", "failed calls of the broker"),
+        ("sharing_failed", "failed calls to the broker"),
     ]
 )
-MONITOR_METRICS = _several(
+MONITOR_METRICS = _metrics(
     [
         ("exact_acceptance_z", "z-score of accepted drafts in turns of levels A and B; N(0, 1) if sampling is exact"),
         ("exact_entropy_z", "z-score of token likelihoods in turns of levels A and B; N(0, 1) if sampling is exact"),
@@ -106,7 +106,7 @@ MONITOR_METRICS = _several(
     ],
     prefix="exactness/",
 )
-ASYNC_METRICS = _several(
+ASYNC_METRICS = _metrics(
     [
         ("interruptions", "turns of the step's episodes that a weight update aborted"),
         ("reverified_turns", "turns re-verified under newer weights; a turn counts each time"),
@@ -127,15 +127,15 @@ ASYNC_METRICS = _several(
 )
 METRICS = EPISODE_METRICS + ENGINE_METRICS + MONITOR_METRICS + ASYNC_METRICS
 
-#: engine counters whose name in the log differs
-_COUNTED = {
+#: engine counters that are logged under another name
+_LOG_NAMES = {
     "forward_passes": "forward_passes",
     "seconds": "engine_seconds",
     "model_seconds": "model_seconds",
     "draft_seconds": "drafting_seconds",
 }
-#: counters that are summed over replicas, by their names in the log
-_ADDED = {metric.name for metric in ENGINE_METRICS}
+#: names in the log of counters that are summed over replicas
+_SUMMED = {metric.name for metric in ENGINE_METRICS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     """Compute the metrics of a step's episodes."""
     if not rows:
         return {}
-    played = [row for row in rows if row.extra[EPISODE]]  # extra rows of an episode count by their tokens alone
+    played = [row for row in rows if row.extra[EPISODE]]  # an episode's extra rows count only for token metrics
     infos = [row.extra[EPISODE] for row in played]
     ungraded, rewards = _gradings(played)
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
@@ -196,8 +196,8 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
 
 
 def _gradings(rows: Sequence[PlayedRow]) -> tuple[list[bool], dict[str, list[float]]]:
-    # Whether each row is ungraded, and the scores of all other rows by group.
-    # Only verl's reward loop knows whether it left an episode ungraded.
+    # Return whether each row is ungraded, and the scores of the graded rows by group.
+    # If verl's reward loop computed the scores, only its report tells whether an episode is ungraded.
     infos, reports = [row.extra[EPISODE] for row in rows], [row.extra.get("reward_extra_info", {}) for row in rows]
     ungraded = [bool(report.get("ungraded") or info["ungraded"]) for report, info in zip(reports, infos, strict=True)]
     rewards: dict[str, list[float]] = {}
@@ -224,10 +224,10 @@ def _async_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     if offered := total("offered"):
         values["kept_share"] = total("kept") / offered
     for name, interrupted in (("interrupted", True), ("uninterrupted", False)):
-        part = [row for row in rows if bool(row.extra[EPISODE]["resume_interruptions"]) is interrupted]
-        if part:
-            values[f"{name}_reward"] = _mean([float(row.extra["reward_extra_info"]["score"]) for row in part])
-            values[f"{name}_tokens"] = _mean([float(sum(level > 0 for level in row.levels)) for row in part])
+        subset = [row for row in rows if bool(row.extra[EPISODE]["resume_interruptions"]) is interrupted]
+        if subset:
+            values[f"{name}_reward"] = _mean([float(row.extra["reward_extra_info"]["score"]) for row in subset])
+            values[f"{name}_tokens"] = _mean([float(sum(level > 0 for level in row.levels)) for row in subset])
     return {f"async/{name}": value for name, value in values.items()}
 
 
@@ -241,15 +241,15 @@ def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
                 scores.setdefault(name, []).append(value)
             else:
                 totals[name] = totals.get(name, 0.0) + value
-    values = {PREFIX + _COUNTED.get(name, name): float(value) for name, value in totals.items()}
-    values = {name: value for name, value in values.items() if name in _ADDED}
+    values = {PREFIX + _LOG_NAMES.get(name, name): float(value) for name, value in totals.items()}
+    values = {name: value for name, value in values.items() if name in _SUMMED}
     if totals.get("seconds"):
         values[f"{PREFIX}drafting_time_share"] = totals["draft_seconds"] / totals["seconds"]
         values[f"{PREFIX}draft_idle_share"] = totals["draft_idle_seconds"] / totals["seconds"]
     if totals.get("prompt_tokens"):
         values[f"{PREFIX}cached_prompt"] = totals["cached_tokens"] / totals["prompt_tokens"]
     # The scaled sum of n independent standard normal scores is standard normal again.
-    values |= {name: sum(several) / math.sqrt(len(several)) for name, several in scores.items()}
+    values |= {name: sum(z_scores) / math.sqrt(len(z_scores)) for name, z_scores in scores.items()}
     return values
 
 

@@ -1,7 +1,7 @@
 """The phases of a training until its first step ends, reported by the processes that enter them.
 
-A process appends each phase to the file named by ``VARIABLE``, if it is set; ``turntree train`` sets it and reads the
-file. Phases are only shown: with a custom sampler, some are missing.
+``turntree train`` sets the environment variable ``VARIABLE`` to the path of a file. Each process appends its phases to
+this file, and ``turntree train`` displays them. With a custom sampler, some phases are missing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Phase:
 
 
 def note_phase(words: str) -> None:
-    """Report that a phase begins. Does nothing outside ``turntree train``."""
+    """Report the start of a phase; do nothing outside ``turntree train``."""
     path = os.environ.get(VARIABLE)
     if path:
         append_line(Path(path), {"phase": words})
 
 
 class PhaseReader:
-    """Reads the phases that a run has reported since the last call; ``began`` is a ``perf_counter()`` value."""
+    """Reads the phases that a run reports; ``began`` is the ``perf_counter()`` value at the run's start."""
 
     def __init__(self, folder: RunFolder, began: float) -> None:
         folder.phases.unlink(missing_ok=True)
@@ -47,8 +47,8 @@ class PhaseReader:
         return Phase(words=words, seconds=perf_counter() - self._began)
 
     def new(self) -> Iterator[Phase]:
-        """Return the phases that other processes have entered, each once."""
+        """Yield the phases that other processes have entered since the last call, each phase only once."""
         for words in (line["phase"] for line in self._lines.new()):
-            if words not in self._reported:  # a validation is several batches, each of which reports it
+            if words not in self._reported:  # every batch of a validation reports the same phase
                 self._reported.add(words)
                 yield self.phase(words)

@@ -1,7 +1,7 @@
 """The files of a training run in its folder.
 
-Every process writes its own files, except that all agent-loop workers append to the episodes of a step;
-``EpisodeWriter`` keeps the lines whole.
+Every process writes its own files, with one exception: all agent-loop workers append to a step's file of episodes.
+``EpisodeWriter`` makes sure that their lines do not mix.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RunFolder:
         return self.root / "checkpoints"
 
     @property
-    def earlier_metrics(self) -> Path:  # of the steps before a resume, while the run continues
+    def earlier_metrics(self) -> Path:  # metrics of the steps before a resume, kept until the resumed run ends
         return self.root / "metrics_before.jsonl"
 
     def clear(self) -> None:

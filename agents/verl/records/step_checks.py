@@ -1,8 +1,8 @@
 """Checks of a run's steps: warnings about a policy that cannot learn, and detection of failed steps.
 
-In a failed step every episode failed, or the policy was never asked for a turn. A search service that was down for a
-while may cause one. Two in a row mean that the run wastes its time, and a run with nothing but failed steps has
-trained nothing, whatever verl's exit status says.
+In a failed step, every episode failed or ended before the policy had a turn. A temporary outage of a search service may
+cause one failed step. After two in a row, the run only wastes time. A run with nothing but failed steps has trained
+nothing, even if verl's exit status is 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FailedSteps:
             return
         self._failed.append(step)
         self._kinds = [kind for kind in FailureKind if metrics.get(f"{PREFIX}failed_attempts/{kind}")]
-        # Ungraded episodes were played to their end, so no attempt of theirs failed.
+        # Ungraded episodes were played to their end, so they are not among the failed attempts.
         if ungraded and FailureKind.REWARD not in self._kinds:
             self._kinds.append(FailureKind.REWARD)
         self._kinds += ["program"] if errors else []
@@ -82,14 +82,14 @@ def _first(folder: RunFolder, step: int, cause: Callable[[Episode], str], name: 
     path = folder.episodes(step)
     for record in read_records(path) if path.exists() else ():
         episode = record.episode
-        if why := cause(episode):
+        if reason := cause(episode):
             task = f"task {episode.task.id} in " if episode.task is not None else ""
             kind = "program" if name == "error" else episode.failure_kind or "infrastructure"
-            return f"the first {name} of step {step} ({kind}, {task}{episode.env_id}): {why}"
+            return f"the first {name} of step {step} ({kind}, {task}{episode.env_id}): {reason}"
     return ""
 
 
-_CHECKED = (1, 3)  #: steps to check, counted from the run's start or resume
+_CHECKED_STEPS = (1, 3)  #: counted from the run's start or resume
 _ADVICE = Advice(
     tool_format="turntree.env_kwargs.tool_format",
     token_limit="turntree.env_kwargs.limits.max_turn_tokens, and data.max_response_length with it",
@@ -105,9 +105,9 @@ class LearningWarnings:
         self._steps = 0
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Count a step, and log the warnings that are due; none if turntree's figures are missing."""
+        """Count a step and log its warnings; log none if turntree's metrics are missing."""
         self._steps += 1
-        if self._steps not in _CHECKED or f"{PREFIX}episodes" not in metrics:
+        if self._steps not in _CHECKED_STEPS or f"{PREFIX}episodes" not in metrics:
             return
         unparsed_turn = partial(first_unparsed, self._folder, step)
         for line in learning_warnings(figures_of(metrics), _ADVICE, tools=self._tools, unparsed_turn=unparsed_turn):
@@ -129,4 +129,4 @@ def figures_of(metrics: Mapping[str, float]) -> LearningFigures:
 def first_unparsed(folder: RunFolder, step: int) -> Turn | None:
     path = folder.episodes(step)
     records = read_records(path, growing=True) if path.exists() else ()
-    return next((turn for one in records for turn in one.episode.turns if turn.parse_error), None)
+    return next((turn for record in records for turn in record.episode.turns if turn.parse_error), None)

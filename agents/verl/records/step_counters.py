@@ -19,38 +19,38 @@ class StepCounters:
     def __init__(self, settings: RunSettings, replica_rank: int, turns: DraftedTurns) -> None:
         # Only the first replica writes: all replicas have the same weights.
         self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
-        self._every = settings.save_policy_every if self._folder else 0
+        self._save_every = settings.save_policy_every if self._folder else 0
         self._turns = turns
-        self._before: dict[str, float] | None = None
-        self._read: dict[str, float] = {}
+        self._last_totals: dict[str, float] | None = None
+        self._last_read: dict[str, float] = {}
         self._weights: dict[str, Any] = {}
 
     def collect(self, named: Mapping[str, Any]) -> None:
-        if self._every:
+        if self._save_every:
             self._weights.update(named)
 
     def close_step(self, global_steps: int, counters: Mapping[str, float], shared: SwapCounts | None = None) -> None:
-        """Close a step after weight update ``global_steps``. Warns about monitors that are far from 0."""
-        # ``counters`` and ``shared`` count from the engine's start.
+        """Close a step after weight update ``global_steps``; warn if a monitor's z-score is far from 0."""
+        # ``counters`` and ``shared`` are totals since the engine's start.
         scores = self._turns.close_step(global_steps)
         totals = self._totals(counters, shared)
         if self._folder is None:
             return
-        # Counters that did not grow belong to an engine that has only just started.
-        if self._before is not None and totals["verify_steps"] > self._before["verify_steps"]:
-            row = {name: total - self._before.get(name, 0) for name, total in totals.items()}
+        # If the counters did not grow, the engine has just been restarted.
+        if self._last_totals is not None and totals["verify_steps"] > self._last_totals["verify_steps"]:
+            row = {name: total - self._last_totals.get(name, 0) for name, total in totals.items()}
             row["tokens_per_forward_pass"] = row["tokens"] / row["verify_steps"]
             append_line(self._folder.engine, {"step": global_steps, **row, **scores})
-        self._before = totals
-        if self._every and global_steps % self._every == 0:
+        self._last_totals = totals
+        if self._save_every and global_steps % self._save_every == 0:
             save_weights(self._folder.weights(global_steps + 1), self._weights.items())
         self._weights = {}
 
     def read(self, counters: Mapping[str, float], shared: SwapCounts | None = None) -> dict[str, float]:
         """Return the counters since the last call, and the z-scores since the step began."""
         totals = self._totals(counters, shared)
-        row = {name: total - self._read.get(name, 0) for name, total in totals.items()}
-        self._read = totals
+        row = {name: total - self._last_read.get(name, 0) for name, total in totals.items()}
+        self._last_read = totals
         return row | self._turns.monitors.scores()
 
     def _totals(self, counters: Mapping[str, float], shared: SwapCounts | None) -> dict[str, float]:

@@ -19,7 +19,7 @@ class StepReport:
     step: int  #: from 1
     metrics: Mapping[str, float]
     engine: Mapping[str, float]  #: counters of this step; empty with another backend, or if the replica died
-    program_error: str = ""  #: number of programs that gave no answer and the first cause; empty if none
+    program_error: str = ""  #: number of programs that gave no answer, and the first cause; empty if all answered
 
     @property
     def reward(self) -> float:
@@ -45,7 +45,7 @@ class StepReader:
         self._counters: dict[int, dict[str, Any]] = {}
 
     def new(self) -> Iterator[StepReport]:
-        # Metrics first: verl writes a step's metrics after the engine's counters, so these are complete.
+        # Read the metrics first: verl writes them after the engine's counters, so the counters are complete.
         rows = list(self._metrics.new())
         for counters in self._engine.new():
             self._counters[counters["step"]] = counters

@@ -11,23 +11,23 @@ from turntree.agents.episodes.episode import Episode
 
 
 class LastEpisodes:
-    """The tokens of each validation episode that this process played last."""
+    """The tokens of each validation episode from the last validation in this process."""
 
     def __init__(self) -> None:
         self._tokens: dict[Hashable, NDArray[np.int32]] = {}
 
     def compare(self, key: Hashable, episode: Episode) -> dict[str, float]:
-        """Compare an episode with the last one of the same key, then keep it; empty for the first one."""
+        """Compare an episode with the last episode of the same key, then store it; empty for a key's first episode."""
         sampled = [token for turn in episode.turns for token in turn.completion.token_ids]
         last, new = self._tokens.get(key), np.asarray(sampled, np.int32)
         self._tokens[key] = new
         if last is None:
             return {}
-        both, most = min(len(last), len(new)), max(len(last), len(new))
-        differs = np.flatnonzero(last[:both] != new[:both])
-        same = int(differs[0]) if len(differs) else both
+        shorter, longer = min(len(last), len(new)), max(len(last), len(new))
+        differences = np.flatnonzero(last[:shorter] != new[:shorter])
+        equal = int(differences[0]) if len(differences) else shorter
         return {
-            "coupled_unchanged": float(same == most),
-            "coupled_same_tokens": float(same),  # before the first difference
-            "coupled_same_share": same / most if most else 1.0,  # of the longer episode
+            "coupled_unchanged": float(equal == longer),
+            "coupled_same_tokens": float(equal),  # before the first difference
+            "coupled_same_share": equal / longer if longer else 1.0,  # of the longer episode
         }

@@ -32,10 +32,10 @@ from turntree.agents.verl.serving.restarts import (
 from turntree.agents.verl.serving.turn_broker import BrokerClient, SharingReplica, broker_runs
 from turntree.agents.verl.serving.turns import Replica, ServingTurns, TurnServer
 
-#: fields of ``EngineStats`` that are counted from the turns
-_OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
+#: fields of ``EngineStats`` that are computed from the turns
+_TURN_COUNTERS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
 #: the drafter's counters, and their names in ``EngineStats``
-_OF_DRAFTER = {
+_DRAFTER_COUNTERS = {
     "steps": "forward_passes",
     "seconds": "seconds",
     "draft_seconds": "draft_seconds",
@@ -50,8 +50,8 @@ class ExternalServer(ServingTurns):
 
     turntree's episodes request turns from a ``TurnServer``; verl's own agent loops call verl's ``generate``.
 
-    Turns are precomputed only from the beginning of a step until verl wants the engine idle: to sleep, to drain, or to
-    load weights. Then they are aborted first, so verl never waits for them.
+    Turns are precomputed only from the start of a step until verl needs the engine idle: to sleep, to drain, or to load
+    weights. The server aborts precomputed turns first, so verl never waits for them.
     """
 
     config: Any
@@ -75,13 +75,13 @@ class ExternalServer(ServingTurns):
         if self.rollout_mode is RolloutMode.COLOCATED:
             self._life.got_weights()  # this model is not trained: its weights are those on disk
         elif self.rollout_mode is RolloutMode.STANDALONE:
-            if len(self.workers) == 1:  # several workers send together, and none can start the others
+            if len(self.workers) == 1:  # several workers can only send together, and none can make the others send
                 ask_for_weights(self.workers[0])
         else:
-            self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
+            self._weights_request = asyncio.create_task(ask_if_alone(self.workers[0]))
 
     async def serve_turns(self, *, shared: bool) -> None:
-        """Put the turn-level drafts in front of the engine; call it once, after the launch."""
+        """Put the turn-level drafts in front of the engine; call this method once, after the launch."""
         self._life = ServerLife(self.replica_rank)
         serving = self.engine_and_store()
         if serving is None:
@@ -155,11 +155,11 @@ class ExternalServer(ServingTurns):
         self._life.got_weights()
 
     async def engine_counters(self) -> dict[str, float]:
-        # ``EngineStats``' names; the model's share of the time is unknown here.
+        # Names as in ``EngineStats``. The time spent in the model is unknown here.
         assert self._turns is not None
         drafter = await self.draft_counters()
-        spent = {ours: drafter[theirs] for theirs, ours in _OF_DRAFTER.items() if theirs in drafter}
-        return {name: getattr(self._turns.engine.counted, name) for name in _OF_TURNS} | spent
+        renamed = {stats_name: drafter[name] for name, stats_name in _DRAFTER_COUNTERS.items() if name in drafter}
+        return {name: getattr(self._turns.engine.counted, name) for name in _TURN_COUNTERS} | renamed
 
 
 class ExternalReplica(SharingReplica):

@@ -1,7 +1,7 @@
 """The rollout backend ``rollout.name=turntree``: the local engine in one Ray actor per replica.
 
-The actor lives for the whole run, and so does its ``SpecForest``: a weight update drops keys and values but keeps
-the sampled turns, from which later steps draft. ``WeightSender`` runs in the trainer's process.
+The actor and its ``SpecForest`` live for the whole run. A weight update drops keys and values but keeps the sampled
+turns, from which later steps draft. ``WeightSender`` runs in the trainer's process.
 
 Not supported: several devices per replica, LoRA adapters, quantised rollouts, images.
 """
@@ -43,7 +43,7 @@ from turntree.agents.verl.serving.turns import NumberedRequest, Replica, Serving
 logger = logging.getLogger(__name__)
 
 # Log-probabilities are always returned, and a turn ends only at its own stop tokens.
-_IGNORED = ("logprobs", "ignore_eos")
+_IGNORED_PARAMETERS = ("logprobs", "ignore_eos")
 _STOP_REASONS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "length", FinishReason.ABORT: "aborted"}
 
 
@@ -53,8 +53,8 @@ def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sa
     for name, value in parameters.items():
         if name in known:
             values[name] = tuple(value) if name == "stop_token_ids" else value
-        elif name not in _IGNORED:
-            raise unknown_key(name, [*known, *_IGNORED], "the sampling parameters")
+        elif name not in _IGNORED_PARAMETERS:
+            raise unknown_key(name, [*known, *_IGNORED_PARAMETERS], "the sampling parameters")
     return from_mapping(Sampling, values, "the sampling parameters")
 
 
@@ -98,7 +98,7 @@ class TurntreeServer(ServingTurns):
         model_config: verl's model configuration; the model at its ``path`` is loaded.
         replica_rank: Rank of the replica; added to the seed.
         trainer: Handle of a single-process trainer, from which a restarted server requests the weights. With ``None``
-            it waits for the next update.
+            a restarted server waits for the next update.
         sharing: Settings of draft sharing between replicas; ``None`` disables it.
     """
 
@@ -143,7 +143,7 @@ class TurntreeServer(ServingTurns):
         )
         self._running = asyncio.Event()
         self._running.set()
-        self._rejecting = self._reopens = False
+        self._rejecting = self._resumes_after_update = False
         if self._life.restarted and trainer is not None:
             ask_for_weights(trainer)
 
@@ -151,8 +151,8 @@ class TurntreeServer(ServingTurns):
         self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **media: Any
     ) -> TokenOutput:
         """Sample one turn for verl's own agent loops and its reward loop; text only."""
-        if given := [name for name, value in media.items() if value]:
-            raise ConfigError(f"the turntree engine reads only text, got {given[0]}; use rollout.name=vllm or sglang")
+        if names := [name for name, value in media.items() if value]:
+            raise ConfigError(f"the turntree engine reads only text, got {names[0]}; use rollout.name=vllm or sglang")
         if self._rejecting:
             raise RuntimeError("the rollout server rejects requests until resume_generation() is called")
         await self._life.wait_for_weights()
@@ -170,18 +170,18 @@ class TurntreeServer(ServingTurns):
         self._life.check(life)
         if self._running.is_set():  # the server was restarted after verl had ended all turns for this update
             await self.abort_all_requests()
-            self._reopens = True
+            self._resumes_after_update = True
         self._turns.collect(named)
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._turns.step)
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
         self._life.check(life)
-        # The buckets were loaded under the last version: verl passes the new one after all of them have arrived.
+        # The buckets were loaded under the last version: verl passes the new version after all buckets have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
         await self.close_step(global_steps)
         self._turns.resume()
-        if self._reopens:
-            self._reopens = False
+        if self._resumes_after_update:
+            self._resumes_after_update = False
             self._running.set()
         self._life.got_weights()
 
@@ -196,7 +196,7 @@ class TurntreeServer(ServingTurns):
         self._rejecting = reject_request
         await self._turns.pause()
         aborted = await asyncio.to_thread(self.engine.abort_all)
-        while self._turns.batches.running:  # a turn that had passed the gate may reach the engine only now
+        while self._turns.batches.running:  # a turn may have passed the gate and reach the engine only now
             await asyncio.sleep(0.01)
             aborted += await asyncio.to_thread(self.engine.abort_all)
         return {"aborted_count": aborted, "request_ids": []}
@@ -218,13 +218,13 @@ class TurntreeServer(ServingTurns):
         # With ``free_cache_engine``, nothing is sampled from here until ``wake_up``.
         await self._turns.pause(for_update=self._frees_memory)
         await asyncio.to_thread(self.engine.sleep if self._frees_memory else self.engine.reset_prefix_cache)
-        # All replicas send turns here and fetch turns when the weights arrive, so none is a step behind.
+        # All replicas send turns here and fetch turns when the weights arrive, so no replica is a step behind.
         await self._turns.swap()
 
     @retry_after_restart
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        # New weights arrive before verl names the keys and values, and are loaded into the host memory that holds the
-        # old ones, so the trainer's weights can leave the device first.
+        # New weights arrive before verl asks for the KV cache. They overwrite the old weights in host memory, so the
+        # trainer's weights can leave the device first.
         if tags is None or "kv_cache" in tags:
             await asyncio.to_thread(self.engine.wake)
 
@@ -278,10 +278,10 @@ def _node_and_devices(worker: Any) -> tuple[str, list[str]]:
 
 def _device_sharing(devices: list[str]) -> dict[str, Any] | None:
     # Ray hides all accelerators from an actor that reserves none, unless these variables of the platform are set.
-    # The CPU's platform has none.
+    # The CPU platform has no such variables.
     platform = get_platform()
-    kept = dict.fromkeys(platform.ray_noset_envvars(), "1")
-    return {"env_vars": {**kept, platform.visible_devices_envvar(): ",".join(devices)}} if kept else None
+    unhide = dict.fromkeys(platform.ray_noset_envvars(), "1")
+    return {"env_vars": {**unhide, platform.visible_devices_envvar(): ",".join(devices)}} if unhide else None
 
 
 Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]]
@@ -315,7 +315,7 @@ class WeightSender(RestartedServer, BaseRollout):
         peft_config: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Send full tensors under Hugging Face names, then the step that they belong to."""
+        """Send full tensors under Hugging Face names, then the step of these weights."""
         if wire_format != "named_tensors":
             raise ConfigError(
                 f"the turntree engine loads whole tensors, not {wire_format!r}; use checkpoint_engine.backend=naive"

@@ -1,8 +1,8 @@
-"""Recovery of a server that Ray has restarted after its process died, the same for every engine.
+"""Recovery of a server of any engine that Ray has restarted after its process died.
 
-A restarted server has the weights of the run's first step, no longer the policy's. It samples nothing until it has
-the current ones. A single-process trainer is idle during rollouts and sends its weights again. Several trainer
-processes can only gather weights together, so the server waits for the next update.
+A restarted server has the weights of the run's first step instead of the policy's current weights. The server samples
+nothing until it has the current weights. A single-process trainer is idle during rollouts and sends its weights again.
+Several trainer processes can only gather weights together, so the server then waits for the next update.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def retry_after_restart(method: Method) -> Method:
 
 
 def held(argument: Any) -> Any:
-    """Return a reference to a server's argument; keep it as long as the server may be restarted.
+    """Return a Ray reference to a server's argument; keep the reference as long as Ray may restart the server.
 
-    Ray (2.60, issue 53727) frees arguments above 100 kB that nobody references. Without the reference an actor is
-    restarted once and never again.
+    Ray (2.60, issue 53727) frees arguments above 100 kB that nobody references. Without the reference, Ray can restart
+    an actor only once.
     """
     return ray.put(argument)
 
@@ -52,8 +52,8 @@ def ask_for_weights(trainer: Any) -> None:
     """Ask the trainer's process, by any of its actors, to send its weights again when it is idle."""
     # verl prefixes the method's name with the roles of the actor.
     (name,) = [name for name in dir(trainer) if name.endswith("update_weights")]
-    # Without a prefix it is the worker beside a replica on separate devices, which has the last weights itself
-    # (``ray_weights``).
+    # Without a prefix, ``trainer`` is the worker next to a replica on separate devices. That worker already has the
+    # last weights (``ray_weights``).
     options = {"mode": "naive"} if name != "update_weights" else {}
     getattr(trainer, name).remote(global_steps=RESEND, **options)
 
@@ -72,7 +72,7 @@ def _is_alone(_: Any) -> bool:
 
 
 class ServerLife:
-    """Tracks whether one process of a server has the trainer's weights; a restarted one does not at first."""
+    """Tracks whether one process of a server has the trainer's weights; a restarted process does not at first."""
 
     def __init__(self, rank: int) -> None:
         self.id = uuid4().hex  # new in each process of the server
@@ -139,4 +139,4 @@ class RestartedServer:
                     error,
                 )
                 async for _ in ensure_async_iterator(weights):
-                    pass  # every trainer process must gather each tensor, or the others would wait forever
+                    pass  # every trainer process must gather each tensor, or the other processes would wait forever

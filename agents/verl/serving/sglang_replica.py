@@ -35,7 +35,7 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         self._slept = True
 
     async def has_slept(self) -> bool:
-        """Return whether this process has freed memory, which must be taken back before each weight update."""
+        """Return whether this process has freed memory that must be reallocated before each weight update."""
         return self._slept
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:

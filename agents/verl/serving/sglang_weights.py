@@ -18,7 +18,7 @@ class SglangWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
         await self._init_server_adapter()
         if self._engine is None:
             return None
-        # The adapter reaches SGLang by an address, and each process of the server has a new one.
+        # The adapter connects to SGLang by address, and each process of the server has a new address.
         life = await self.server_actor.ready.remote()
         if life != self._life:
             self._life, self._engine = life, None
@@ -26,7 +26,7 @@ class SglangWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
         return self.server_actor
 
     async def resume(self, tags: list[str]) -> None:
-        # A restarted server has never freed its memory, so there is nothing to take back.
+        # A restarted server has never freed its memory, so there is nothing to reallocate.
         server = await self.server()
         if server is not None and await server.has_slept.remote():
             await super().resume(tags)

@@ -27,7 +27,7 @@ from turntree.spec_tree.sharing.turn_sharing import SharingFailed, Swapped
 
 BROKER_NAME = "turntree_broker"
 _PATIENCE = 30.0  #: seconds, per swap
-_TASKS = 1 << 16  #: cached tasks
+_CACHED_TASKS = 1 << 16  #: cached tasks
 
 
 class BrokerStats(NamedTuple):
@@ -45,13 +45,13 @@ class TurnBroker:
         self._log = TurnLog(settings.max_bytes)
         self._members: tuple[int, ...] = ()
         self._owners: WeakKeyDictionary[TurnBatch, NDArray[np.int64]] = WeakKeyDictionary()
-        self._owners_of_key = lru_cache(_TASKS)(
+        self._owners_of_key = lru_cache(_CACHED_TASKS)(
             lambda key: preference(key, self._members)[: settings.replicas_per_task]
         )
         self._received = self._sent = 0
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
-        """Add a replica's turns; return the other replicas' turns of tasks that may be routed to it."""
+        """Add a replica's turns; return other replicas' turns of the tasks that may be routed to this replica."""
         # ``source`` names the replica's process, so a restarted replica does not get its own old turns as new ones.
         if rank not in self._members:
             # A new replica changes the preferences of all tasks.
@@ -85,9 +85,9 @@ class TurnBroker:
 
 
 def start_broker(settings: SharingSettings) -> Any:
-    """Start the broker of this Ray session, or find it. It lives as long as the returned handle."""
+    """Start or find the broker of this Ray session. The broker lives as long as the returned handle."""
     actor: Any = ray.remote(TurnBroker)
-    # Ray restarts the broker without a limit: it holds nothing that a run cannot do without.
+    # Ray may restart the broker any number of times: a run does not depend on the data in it.
     return actor.options(name=BROKER_NAME, get_if_exists=True, num_cpus=0, max_restarts=-1).remote(settings)
 
 
@@ -147,7 +147,7 @@ class BrokerClient:
         self._cursor: Cursor | None = None
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """See ``TurnSharing.swap``. It blocks: do not call it on an event loop's thread."""
+        """See ``TurnSharing.swap``. This call blocks; do not make it on an event loop's thread."""
         try:
             broker = ray.get_actor(BROKER_NAME)
             call: Any = broker.swap.remote(self._rank, self._source, own, first, self._cursor)

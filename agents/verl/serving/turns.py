@@ -1,8 +1,8 @@
-"""The part of a rollout server that is the same for every engine.
+"""The part of a rollout server that does not depend on the engine.
 
 ``TurnPipe`` (client) and ``TurnBatchServer`` (server) transfer turns in bulk. ``TurnServer`` puts the sources of
 turn-level drafts in front of the engine, shares finished turns with other replicas, and saves its stores with the
-trainer's checkpoints. A weight update closes a step for all of these.
+trainer's checkpoints. A weight update ends a step for the drafts, the sharing and the counters.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TurnPipe:
         try:
             life = await self._server.submit_turns.remote(self._client, requests)
         except Exception as error:
-            self._lose([request.number for request in requests], error)
+            self._fail([request.number for request in requests], error)
             return
         if self._collector is None or self._collector.done():
             self._collector = asyncio.create_task(self._collect(life))
@@ -104,10 +104,10 @@ class TurnPipe:
                     else:
                         future.set_result(reply.completion)
         except Exception as error:
-            self._lose(list(self._waiting), error)
+            self._fail(list(self._waiting), error)
 
-    def _lose(self, numbers: Sequence[int], error: Exception) -> None:
-        # The only boundary where the end of a server becomes an error of the episode.
+    def _fail(self, numbers: Sequence[int], error: Exception) -> None:
+        # Only here does the death of a server become an error of the episode.
         for number in numbers:
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
@@ -121,7 +121,7 @@ class TurnBatchServer:
         self._engine = engine
         self._life = uuid4().hex
         self._finished: dict[str, list[TurnReply]] = {}
-        self._news: dict[str, asyncio.Event] = {}
+        self._finished_events: dict[str, asyncio.Event] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -160,7 +160,7 @@ class TurnBatchServer:
         self._event(client).set()
 
     def _event(self, client: str) -> asyncio.Event:
-        return self._news.setdefault(client, asyncio.Event())
+        return self._finished_events.setdefault(client, asyncio.Event())
 
 
 class TurnStore(Saved, Protocol):
@@ -240,9 +240,9 @@ class TurnServer:
         self._counters.collect(named)
 
     async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
-        """Close a step after weight update ``step``, which was trained on all turns so far; run-ahead stays paused."""
+        """Close a step after weight update ``step``; all turns so far were trained on. Run-ahead stays paused."""
         self.step = step
-        await self._resume_once()
+        await self._load_checkpoint_once()
         await self.swap()
         self._counters.close_step(step, counters, self._swaps)
 
@@ -251,7 +251,7 @@ class TurnServer:
             await asyncio.to_thread(self._shared.swap)
 
     async def begin_step(self, step: int) -> None:
-        """Stop precomputing for training step ``step``, which is about to request its turns."""
+        """Stop precomputing for training step ``step``, whose turns will be requested next."""
         if self._ahead is not None:
             await self._ahead.begin_step(step)
 
@@ -284,8 +284,8 @@ class TurnServer:
             if was_running:
                 self.resume()
 
-    async def _resume_once(self) -> None:
-        # Only the first weights of this process can be those of a resumed run.
+    async def _load_checkpoint_once(self) -> None:
+        # Only the first weights that reach this process can come from a resumed run.
         if not self._resumable:
             return
         self._resumable = False

@@ -1,8 +1,8 @@
 """verl's vLLM server with turntree's drafter: ``rollout.name=vllm``.
 
 verl starts and calls vLLM as usual. This replica puts turn-level drafts in front of the engine, and on the CPU
-replaces what needs a GPU. If the server's process or its engine dies, Ray restarts it. It is registered in place of
-verl's replica.
+replaces the parts that need a GPU. If the server's process or its engine dies, Ray restarts the server. The plugin
+registers this replica in place of verl's replica.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from turntree.agents.verl.serving.external_server import ExternalReplica, Extern
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_LOOK_SECONDS = 0.5  #: between two checks whether vLLM's engine is alive
+_CHECK_SECONDS = 0.5  #: between two checks of whether vLLM's engine is alive
 #: for the processes that vLLM starts; variables already set by the caller win
 _CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise one core is pinned per worker, even a busy one
@@ -50,7 +50,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
                 os.environ.setdefault(name, value)
         super().__init__(*args, **kwargs)
         self.draft_tokens = _draft_tokens((self.config.engine_kwargs or {}).get("vllm"))
-        self._counters_of_turns = TurnCounters(self._ask_workers)
+        self._turn_counters = TurnCounters(self._ask_workers)
         await self.relaunch()
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
@@ -63,14 +63,14 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
             if seeded:
                 model_runner.check_seeded(await self._ask_workers("turntree_draws_by_seed"))
             note_requests(self)
-            self._watch = asyncio.create_task(_end_with(self.engine))
+            self._watch = asyncio.create_task(_exit_with(self.engine))
 
     def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)
         if not self._on_cpu:
             ranks = self.config.tensor_model_parallel_size * self.config.pipeline_model_parallel_size
-            given = {"max_num_batched_tokens": self.config.max_num_batched_tokens} | engine_kwargs
-            engine_kwargs |= on_accelerator(given, rows=self.config.max_num_seqs, ranks=ranks)
+            settings = {"max_num_batched_tokens": self.config.max_num_batched_tokens} | engine_kwargs
+            engine_kwargs |= on_accelerator(settings, rows=self.config.max_num_seqs, ranks=ranks)
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         if self.node_rank != 0:
@@ -84,15 +84,15 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         return await self.alive(ask_workers(self.engine, method, args))
 
     async def alive(self, call: Awaitable[_T]) -> _T:
-        """Await a call of the engine; if it fails because the engine has died, end this process."""
+        """Await a call to the engine; if the call fails because the engine has died, end this process."""
         try:
             return await call
         except Exception:
-            _end_if_dead(self.engine)
+            _exit_if_dead(self.engine)
             raise
 
     async def draft_stats(self, request_id: str) -> DraftStats:
-        return await self._counters_of_turns.of(request_id)
+        return await self._turn_counters.of(request_id)
 
     async def draft_counters(self) -> Mapping[str, float]:
         return summed(await self._ask_workers("turntree_drafter_stats"))
@@ -106,20 +106,20 @@ class DraftingVllmReplica(ExternalReplica, vLLMReplica):
     server = DraftingVllmServer
 
 
-async def _end_with(engine: Any) -> None:
+async def _exit_with(engine: Any) -> None:
     # A dead engine cannot be used any more; Ray restarts it together with this process.
     while True:
-        _end_if_dead(engine)
-        await asyncio.sleep(_LOOK_SECONDS)
+        _exit_if_dead(engine)
+        await asyncio.sleep(_CHECK_SECONDS)
 
 
-def _end_if_dead(engine: Any) -> None:
+def _exit_if_dead(engine: Any) -> None:
     if engine.errored:
         logger.error("vLLM's engine died; ending its server so that Ray restarts both")
         os._exit(1)
 
 
-# The longest draft of turntree's drafter; 0 if vLLM has another drafter or none.
+# Returns the longest draft of turntree's drafter in tokens; 0 if vLLM has another drafter or none.
 def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
     from turntree.agents.engines.vllm.settings import drafts_by_turntree
 
@@ -131,19 +131,19 @@ class _SentRequest:
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
         self.output: Any = None  # vLLM's last output for the request
-        self.admitted = False  # whether vLLM has it and verl's server no longer counts it in ``_admitting``
+        self.admitted = False  # whether vLLM has the request and ``_admitting`` no longer counts it
 
 
-# verl's server passes on few request parameters and returns only tokens, so both travel around it in this variable.
+# verl's server forwards few request parameters and returns only tokens, so this variable carries the rest.
 _SENT: ContextVar[_SentRequest | None] = ContextVar("sent", default=None)
 
 
 def note_requests(server: Any) -> None:
-    """Let the engine behind verl's server take turntree's request parameters, and record its output.
+    """Make the engine of verl's server read turntree's request parameters, and record the engine's output.
 
-    verl 0.9.1 learns from a request's first output that vLLM has the request, but turntree's requests produce a single
-    output, at their end. An abort would wait up to a minute for them (``_admitting``), so this counts them off as soon
-    as vLLM has them. Other requests are unchanged.
+    verl 0.9.1 counts requests that have produced no output yet (``_admitting``), and an abort waits up to a minute for
+    them. turntree's requests produce a single output, at their end. So the counter is decremented as soon as vLLM has
+    the request. Other requests are unchanged.
     """
     engine = server.engine
     generate, add_request = engine.generate, engine.add_request
@@ -174,7 +174,7 @@ def note_requests(server: Any) -> None:
 
 
 def _recount(server: Any, sent: _SentRequest) -> None:
-    # verl's server counts the request off itself after its output, so count it in again.
+    # verl's server decrements the counter itself after the output, so undo our decrement.
     server._admitting += sent.admitted
     sent.admitted = False
 
@@ -192,7 +192,7 @@ class _ServerTurns(ServedTurns):
         self._server = server
 
     async def _ask(self, name: str, asked: VllmRequest) -> Any:
-        # verl's ``generate`` keeps its gate, its adapters and its aborts in front of the engine.
+        # Call verl's ``generate`` so that verl's gate, adapters and aborts still apply.
         sent, parameters = _SentRequest(asked.fields), {"max_tokens": asked.fields["max_tokens"]}
         before = _SENT.set(sent)
         try:

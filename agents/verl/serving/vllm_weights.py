@@ -1,8 +1,8 @@
 """Weight transfer of ``rollout.name=vllm``: the trainer's sender and the vLLM worker's receiver.
 
-verl copies new weights into the model's parameters. On the CPU, vLLM's linear layers have none left: vLLM 0.24 and
-0.28 repack and empty them when the model is loaded (``dispatch_cpu_unquantized_gemm``). vLLM's own in-place reload
-repacks new weights too, but needs all of them at once.
+verl copies new weights into the model's parameters. On the CPU, vLLM 0.24 and 0.28 repack the parameters of linear
+layers and empty them when the model is loaded (``dispatch_cpu_unquantized_gemm``). vLLM's own in-place reload repacks
+new weights too, but needs all weights at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from turntree.agents.engines.vllm.worker import WorkerExtension
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.serving.restarts import RestartedServer
 
-SECONDS = 300  #: for a server to take one bucket: half of what verl's trainers wait for each other
+SECONDS = 300  #: time limit for a server to take one bucket; half of verl's timeout between trainer processes
 
 
 class BoundedSender(ServerAdapter):  # type: ignore[misc]
     """verl's weight sender with a time limit; verl 0.9.1 waits for a dead server forever.
 
-    A server that takes no weights is killed, since it may have loaded some of the new ones; Ray restarts it.
+    A server that stops taking weights is killed, because it may have loaded some of the new weights; Ray restarts it.
     """
 
     async def update_weights(self, *args: Any, **kwargs: Any) -> None:

@@ -143,7 +143,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_named(episode: Episode, tm
     for cut in (1, 40, line.index("é".encode()) + 1, len(line) - 2):
         path.write_bytes(line + line[:cut])
         assert len(list(read_records(path))) == 1
-        assert f"{path}: skipped line 2, the last, which was cut off" in caplog.messages[-1]
+        assert f"{path}: skipped the last line, 2, which was cut off" in caplog.messages[-1]
     path.write_bytes(line + line[:-1])  # the controls: one that is whole but for its end, and one amid others
     assert len(list(read_records(path))) == 2
     path.write_bytes(line + line[:40] + line)

@@ -154,7 +154,7 @@ def test_no_token_of_a_template_comes_from_a_text_wherever_it_stands(name: str, 
     plain = found(renderer, lambda: "plain")
     for _ in range(12):
         assert found(renderer, forged) == plain
-    monkeypatch.setattr(Marks, "_seamed", lambda self, text: text)
+    monkeypatch.setattr(Marks, "_separated", lambda self, text: text)
     assert len(found(field_renderer(name), lambda: kept[0])) > len(plain)
 
 

@@ -145,7 +145,7 @@ def test_a_template_whose_turns_end_where_the_next_begins_gets_no_token_twice() 
 @pytest.mark.parametrize(
     ("template", "eos", "says"),
     [
-        (None, "<|im_end|>", "no chat template, like that of a base model: use the model's instruct"),
+        (None, "<|im_end|>", "no chat template, as is usual for base models: use the model's instruct"),
         *table(__file__, "impossible_templates"),
     ],
 )

@@ -72,7 +72,7 @@ async def test_what_nobody_masks_is_raised_and_never_0() -> None:
 
 def test_the_whole_response_of_a_dialogue_is_never_scored() -> None:
     whole = f"let me see {ECHO} I do not know"
-    with pytest.raises(ConfigError, match="play it with the agent loop turntree_env"):
+    with pytest.raises(ConfigError, match="use the agent loop turntree_env"):
         compute_score("math", whole, GOLD, {"num_turns": 4})
     quiet = compute_score("math", whole, GOLD, played(spoken("let me see", "I do not know")))
     assert (quiet["score"], quiet["answered"]) == (0.0, 0.0)

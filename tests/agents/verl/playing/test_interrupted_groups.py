@@ -197,7 +197,7 @@ async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten
         await worker._pass_on({"uid": "a", "global_steps": 1}, await outputs(), validate=False)
     assert puts == [(["a"], [{"status": "failure"}])]
     assert queue.held["a"] == {"status": "failure", "is_prompt": True, "global_steps": 1}
-    assert (worker._outbox, worker._ended_groups._handing, reverified(worker)) == ([], set(), {})
+    assert (worker._outbox, worker._ended_groups._in_transit, reverified(worker)) == ([], set(), {})
     assert worker._player.forgotten == ["a"]
     del queue.held["a"]
     await worker.reverify(3)
@@ -234,7 +234,7 @@ async def test_what_cannot_be_handed_over_or_reverified_ends_the_workers_call(wo
 
 async def test_a_group_on_its_way_is_neither_reverified_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
     await finish(worker, queue, "a")
-    worker._ended_groups._handing.add("a")
+    worker._ended_groups._in_transit.add("a")
     queue.held.clear()
     await worker.reverify(5)
     assert reverified(worker) == {"a": 0}
@@ -290,7 +290,7 @@ async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_
     made: list[Any] = []
     one = EpisodeManager.__new__(EpisodeManager)
     one._on_resume, one._forecast = OnResume.EPISODE, None
-    one._begun, one._turn, one._restored = (0, Counter()), 0, False
+    one._submitted, one._turn, one._restored = (0, Counter()), 0, False
     one.agent_loop_workers = [Calls(made, number) for number in range(3)]
     for _ in range(2):
         batch = TensorDict({"index": torch.tensor([4, 5]), "uid": NonTensorStack("a", "b")}, batch_size=2)
@@ -318,7 +318,7 @@ async def test_a_resumed_run_plays_what_had_ended_anew_and_finds_no_row_of_befor
     made: list[Any] = []
     one = EpisodeManager.__new__(EpisodeManager)
     one._on_resume, one._forecast = OnResume.EPISODE, None
-    one._begun, one._turn, one._restored = (0, Counter()), 0, False
+    one._submitted, one._turn, one._restored = (0, Counter()), 0, False
     one.agent_loop_workers = [Calls(made, 0)]
     fresh = batch_of("b")
     fresh["global_steps"] = NonTensorData(3, batch_size=[1])

@@ -79,7 +79,7 @@ def test_rows_that_a_group_filter_takes_one_by_one_are_followed() -> None:
 
 
 def test_a_data_set_smaller_than_a_fetch_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"needs at least 8 rows.* it has 7"):
+    with pytest.raises(ValueError, match=r"has 7 rows, but the data loader takes 8 rows"):
         forecast(fetched=8, batch=8).after(submitted(10))
 
 
