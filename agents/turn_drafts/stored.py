@@ -49,7 +49,7 @@ class ReuseStats:
     whole: int = 0  #: turns in which all stored tokens were accepted
     wider: int = 0  #: passes that asked for more of the distribution after a rejection
     early: int = 0  #: passes over stored turns started before their turn was requested
-    early_used: int = 0  #: early passes whose turn was then requested
+    early_used: int = 0  #: prefetched passes whose turn was then requested
 
 
 class StoredTurns(Source):

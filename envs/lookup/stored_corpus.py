@@ -52,10 +52,10 @@ class StoredCorpus(Corpus):
 
     def get(self, id: str) -> Document | None:
         key = _key(id)
-        for place in range(int(np.searchsorted(self._keys, key)), len(self._keys)):
-            if self._keys[place] != key:
+        for position in range(int(np.searchsorted(self._keys, key)), len(self._keys)):
+            if self._keys[position] != key:
                 return None
-            document = self._at(int(self._numbers[place]))
+            document = self._at(int(self._numbers[position]))
             if document.id == id:
                 return document
         return None
@@ -125,8 +125,8 @@ def _build(folder: Path, documents: Iterable[Document]) -> None:
 
 def _require_different_ids(corpus: StoredCorpus) -> None:
     keys, numbers = corpus._keys, corpus._numbers
-    for place in np.flatnonzero(keys[1:] == keys[:-1]):
-        one, other = (corpus._at(int(numbers[at])).id for at in (place, place + 1))
+    for position in np.flatnonzero(keys[1:] == keys[:-1]):
+        one, other = (corpus._at(int(numbers[at])).id for at in (position, position + 1))
         if one == other:
             raise DataError(f"expected documents with different ids, got {one!r} twice")
 

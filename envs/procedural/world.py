@@ -34,20 +34,20 @@ class World:
 
 def make_world(rng: random.Random, *, rooms: int) -> World:
     names = rng.sample(ROOM_NAMES, rooms)
-    places = {(0, 0): names[0]}
+    cells = {(0, 0): names[0]}
     exits: dict[str, dict[str, str]] = {name: {} for name in names}
     for name in names[1:]:
         free = [
-            (place, direction)
-            for place in places
+            (cell, direction)
+            for cell in cells
             for direction, (dx, dy) in DIRECTIONS.items()
-            if (place[0] + dx, place[1] + dy) not in places
+            if (cell[0] + dx, cell[1] + dy) not in cells
         ]
         (x, y), direction = rng.choice(free)
-        exits[places[x, y]][direction] = name
-        exits[name][OPPOSITE[direction]] = places[x, y]
+        exits[cells[x, y]][direction] = name
+        exits[name][OPPOSITE[direction]] = cells[x, y]
         dx, dy = DIRECTIONS[direction]
-        places[x + dx, y + dy] = name
+        cells[x + dx, y + dy] = name
     items: dict[str, list[str]] = {name: [] for name in names}
     items[names[-1]].append(TREASURE)  # the last room is a leaf, so its door blocks no other room
     items[rng.choice(names[:-1])].append(KEY)

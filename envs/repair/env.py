@@ -76,7 +76,7 @@ class Repair(Env):
     """
 
     forkable = True
-    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_places", "num_tasks", "split"}
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_positions", "num_tasks", "split"}
     default_limits = Limits(max_turns=16)
     example_call = ToolCall(name="shell", arguments={"command": "python -m unittest"})
 
@@ -98,8 +98,8 @@ class Repair(Env):
         self.split = split
         self.toolsets = (Workspace(seconds=seconds, isolation=isolation),)
         faults = [(fault, program.name) for program in programs(split) for fault in range(len(program.faults))]
-        self._places = sorted(faults, key=lambda place: place[0])
-        self.num_tasks = len(self._places)
+        self._positions = sorted(faults, key=lambda position: position[0])
+        self.num_tasks = len(self._positions)
 
     def default_system_prompt(self) -> str:
         return (
@@ -111,7 +111,7 @@ class Repair(Env):
 
     def task(self, index: int) -> Task:
         # Neighbouring indices have different programs.
-        fault, name = self._places[index]
+        fault, name = self._positions[index]
         files = ", ".join(sorted(find_program(name).files(fault)))
         return Task(
             id=f"repair/{self.split}/{name}/{fault}",

@@ -34,7 +34,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(recorded: Path, tmp_path: Path) -> Path:
+def folder(recorded: Path, tmp_path: Path) -> Path:
     shutil.copytree(recorded, tmp_path / "run")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(ROW) + "\n" for _ in range(40)))
     (tmp_path / "notes.txt").write_text("my notes\n")
@@ -47,29 +47,29 @@ def place(recorded: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(turntree: Callable[..., Said], place: Path, tiny_model: Path) -> Run:
+def run(turntree: Callable[..., Said], folder: Path, tiny_model: Path) -> Run:
     return lambda words: turntree(
-        *(word.replace("{at}", str(place)).replace("{model}", str(tiny_model)) for word in words)
+        *(word.replace("{at}", str(folder)).replace("{model}", str(tiny_model)) for word in words)
     )
 
 
 @pytest.fixture
-def refused(run: Run, place: Path) -> Run:
+def refused(run: Run, folder: Path) -> Run:
     def refuse(words: Sequence[str]) -> Said:
-        before = files(place)
+        before = files(folder)
         result = run(words)
         assert result.status == 2, result.err
         lines = [line for line in result.err.splitlines() if line and not line.lstrip().startswith("Loading weights")]
         assert len(lines) == 1, result.err
         assert lines[0].startswith("turntree: "), result.err
-        assert files(place) == before
+        assert files(folder) == before
         return result
 
     return refuse
 
 
-def files(place: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 WRONG = [
@@ -80,17 +80,17 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("command", "says"), WRONG)
-def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, place: Path, command: str, says: str) -> None:
-    assert says.replace("{at}", str(place)) in refused(shlex.split(command)).err
+def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, folder: Path, command: str, says: str) -> None:
+    assert says.replace("{at}", str(folder)) in refused(shlex.split(command)).err
 
 
 READERS: dict[str, list[str]] = table(__file__, "readers")
 
 
 @pytest.mark.parametrize(("reader", "text", "says"), table(__file__, "other_files"))
-def test_a_file_of_another_format_is_refused(refused, place, reader, text, says):
+def test_a_file_of_another_format_is_refused(refused, folder, reader, text, says):
     for name in ("given.yaml", "given.jsonl"):
-        (place / name).write_text(text)
+        (folder / name).write_text(text)
     assert says in refused(READERS[reader]).err
 
 
@@ -105,21 +105,21 @@ def test_an_unwritable_path_is_named(refused: Run, writer: str, where: str) -> N
 
 
 @pytest.mark.parametrize(("writer", "old"), every_third([name for name in WRITERS if name != "eval"], [False, True]))
-def test_on_a_full_disk_the_old_file_stays(run, refused, place, writer, old):
-    target = place / "new"
+def test_on_a_full_disk_the_old_file_stays(run, refused, folder, writer, old):
+    target = folder / "new"
     if old and writer not in ("rescore", "new env"):  # they overwrite nothing
         target.write_text("what stood there before\n")
-    before = files(place)
+    before = files(folder)
     words = (*WRITERS[writer], str(target))
     with files_of_at_most(100):
         err = refused(words).err
     assert "exceeds the file size limit" in err
     assert run(words).status == 0  # control: with space it is written
-    assert files(place) != before
+    assert files(folder) != before
 
 
-def test_an_evaluation_without_space_keeps_its_whole_lines(run: Run, refused: Run, place: Path) -> None:
-    out = place / "episodes.jsonl"
+def test_an_evaluation_without_space_keeps_its_whole_lines(run: Run, refused: Run, folder: Path) -> None:
+    out = folder / "episodes.jsonl"
     words = (*WRITERS["eval"], str(out))
     assert run(words).status == 0
     with files_of_at_most(out.stat().st_size + 50):
@@ -132,13 +132,13 @@ INTERRUPTIBLE = ["score", "rescore", "export", "parquet", "view", "new env", "ev
 
 
 @pytest.mark.parametrize("writer", INTERRUPTIBLE)
-def test_a_command_that_is_interrupted_leaves_nothing_behind(run, place, writer, monkeypatch):
-    before = files(place)
-    monkeypatch.setattr(Path, "replace", INTERRUPTED)  # the last moment: everything is written, nothing in its place
-    result = run((*WRITERS[writer], str(place / "new")))
+def test_a_command_that_is_interrupted_leaves_nothing_behind(run, folder, writer, monkeypatch):
+    before = files(folder)
+    monkeypatch.setattr(Path, "replace", INTERRUPTED)  # the last moment: everything is written, nothing in its folder
+    result = run((*WRITERS[writer], str(folder / "new")))
     assert result.status == 130
     assert "Traceback" not in result.err
-    assert files(place) == before
+    assert files(folder) == before
 
 
 def test_an_interrupted_training_or_game_has_the_status_of_shells(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +148,8 @@ def test_an_interrupted_training_or_game_has_the_status_of_shells(run: Run, monk
     assert run(("train", "demo")).status == 130
 
 
-def test_an_interrupted_evaluation_has_whole_lines_and_resumes(run: Run, place: Path, tiny_model: Path) -> None:
-    out = place / "episodes.jsonl"
+def test_an_interrupted_evaluation_has_whole_lines_and_resumes(run: Run, folder: Path, tiny_model: Path) -> None:
+    out = folder / "episodes.jsonl"
     small = ("--max-tokens", "8", "--concurrency", "2")
     words = ("eval", ARITHMETIC, "--model", str(tiny_model), *small, "--out", str(out))
     process = subprocess.Popen(

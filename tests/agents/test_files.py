@@ -39,7 +39,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     ensure_writable(path)
     ensure_writable(tmp_path / "other" / "new")
     assert path.read_text() == "old"
-    assert [place for place in tmp_path.rglob("*") if place.is_file()] == [path]
+    assert [position for position in tmp_path.rglob("*") if position.is_file()] == [path]
 
 
 def test_what_is_no_regular_file_is_written_through_and_stays_what_it_was(tmp_path: Path) -> None:

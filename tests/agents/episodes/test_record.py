@@ -188,19 +188,19 @@ def test_whatever_stands_in_place_of_a_value_is_read_or_refused_with_its_line(ep
     path, row = tmp_path / "episodes.jsonl", {"step": 1, "index": 0, "session": 0, "episode": episode_to_dict(episode)}
     row["episode"]["turns"] = row["episode"]["turns"][:2]
     text, refused = json.dumps(row), 0
-    for number, place in enumerate([*leaves(row)][1:]):
+    for number, position in enumerate([*leaves(row)][1:]):
         for evil in EVIL[number % 3 :: 3]:
             wrong = at = json.loads(text)
-            for key in place[:-1]:
+            for key in position[:-1]:
                 at = at[key]
-            at[place[-1]] = evil
+            at[position[-1]] = evil
             path.write_text("\n" + json.dumps(wrong) + "\n")
             try:
                 (record,) = read_records(path)
             except RecordError as error:
                 said = str(error)
             else:
-                assert pack([record]).chunks, place
+                assert pack([record]).chunks, position
                 continue
             refused += 1
             assert re.fullmatch(rf"{re.escape(str(path))}, line 2: [^\n]{{,400}}", said), said

@@ -139,15 +139,15 @@ def test_the_interval_is_wilsons(successes: int, low: float, high: float) -> Non
 async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together(renderer, own_rewards):
     sizes: list[tuple[str, int]] = []
 
-    @reward("place", group=True, decides=True)
-    def place(samples: Sequence[Sample]) -> list[float]:
+    @reward("position", group=True, decides=True)
+    def position(samples: Sequence[Sample]) -> list[float]:
         sizes.append((samples[0].task_id, len(samples)))
         return [index / len(samples) for index in range(len(samples))]
 
     ended: list[Episode] = []
     engine = RecordingEngine(answer(renderer))
     how: Any = {"samples": 3, "concurrency": 2, "on_episode": lambda sampled: ended.append(sampled.episode)}
-    episodes = await evaluate(Adder, engine, renderer, [0, 4], scorer=Scorer({"place": 1}), **how)
+    episodes = await evaluate(Adder, engine, renderer, [0, 4], scorer=Scorer({"position": 1}), **how)
     assert [episode.task.id for episode in episodes] == ["adder/0"] * 3 + ["adder/4"] * 3
     assert [episode.reward for episode in episodes] == [0.0, 1 / 3, 2 / 3] * 2
     assert sorted(sizes) == [("adder/0", 3), ("adder/4", 3)]

@@ -22,7 +22,7 @@ async def said(renderer: Renderer, *texts: str) -> list[Episode]:
 @pytest.mark.parametrize("right", range(6))
 @pytest.mark.parametrize("k", [1, 2, 4, 5])
 def test_pass_at_k_is_the_share_of_all_choices_of_k_with_a_right_one(right: int, k: int) -> None:
-    chosen = list(combinations([place < right for place in range(5)], k))
+    chosen = list(combinations([position < right for position in range(5)], k))
     assert pass_at_k(5, right, k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
 
 

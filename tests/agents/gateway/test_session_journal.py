@@ -64,7 +64,7 @@ def branched(served: Served, engine: SpokenEngine) -> None:
     assert len(served.gateway.sessions.live) == 2
 
 
-def place(record: Record) -> tuple[str, int]:
+def session_and_number(record: Record) -> tuple[str, int]:
     return record.labels["session_id"], record.labels["branch"]
 
 
@@ -98,8 +98,8 @@ def test_they_are_recorded_token_for_token_as_if_the_server_had_ended_them(engin
         for path in left(copy):  # a turn that was being written
             path.write_bytes(path.read_bytes() + path.read_bytes().splitlines()[0][:100])
     assert not (run_folder / UNFINISHED).exists()
-    ended = {place(one): one for one in records(run_folder)}
-    found = {place(one): one for one in restarted(copy, engine, renderer)}
+    ended = {session_and_number(one): one for one in records(run_folder)}
+    found = {session_and_number(one): one for one in restarted(copy, engine, renderer)}
     assert len(ended) == 4
     assert {key: one.episode for key, one in found.items()} == {key: stopped(one.episode) for key, one in ended.items()}
     for key, (labels, _) in found.items():
@@ -136,9 +136,16 @@ def test_a_kill_while_they_are_recorded_doubles_none_and_loses_none(served, engi
         patched.setattr(Path, "unlink", unlink)
         with pytest.raises(KeyboardInterrupt):
             SessionRecord(copy, "model", {}, renderer.turn_text)
-    assert {place(one)[0] for one in records(copy)} in ({"s"}, {"x"}), "one is recorded, and its file still there"
+    assert {session_and_number(one)[0] for one in records(copy)} in ({"s"}, {"x"}), (
+        "one is recorded, and its file still there"
+    )
     assert len(left(copy)) == 2
-    assert sorted(map(place, restarted(copy, engine, renderer))) == [("s", 0), ("s", 1), ("s", 2), ("x", 0)]
+    assert sorted(map(session_and_number, restarted(copy, engine, renderer))) == [
+        ("s", 0),
+        ("s", 1),
+        ("s", 2),
+        ("x", 0),
+    ]
 
 
 def test_the_sessions_of_a_server_that_runs_are_its_own(served, engine, renderer, run_folder):

@@ -88,7 +88,7 @@ def test_what_all_turns_began_with_is_in_the_tree(run: Path, turntree: Any, tmp_
 def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: Any) -> None:
     tree = turntree("tree", run, "--json").json
     assert tree["parents"][0] == -1
-    assert all(parent < place for place, parent in enumerate(tree["parents"]))
+    assert all(parent < position for position, parent in enumerate(tree["parents"]))
     below_root = [count for count, parent in zip(tree["counts"], tree["parents"], strict=True) if parent == 0]
     assert (tree["counts"][0], sum(below_root)) == (40, 40)
 

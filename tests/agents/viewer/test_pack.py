@@ -49,8 +49,8 @@ def test_every_token_is_there_once_and_turns_are_gathered_by_their_exact_prompt(
     packed = pack(records)
     prompts: dict[str, set[tuple[int, ...]]] = {}
     for key, pairs in packed.states.items():
-        for number, place in zip(pairs[::2], pairs[1::2], strict=True):
-            prompts.setdefault(key, set()).add(records[number].episode.turns[place].prompt_ids)
+        for number, position in zip(pairs[::2], pairs[1::2], strict=True):
+            prompts.setdefault(key, set()).add(records[number].episode.turns[position].prompt_ids)
     assert all(len(of) == 1 for of in prompts.values())
     first = next(pairs for pairs in packed.states.values() if pairs[:2] == [0, 0])
     assert len(first) == 2 * 40  # all episodes begin with the same task

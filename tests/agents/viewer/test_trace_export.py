@@ -56,14 +56,14 @@ async def test_rewards_log_probabilities_and_levels_align_with_the_tokens(said: 
     assert trace.epoch.tolist() == [0] * 4 + [1] * 4
     assert trace.step.tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
     assert (trace.state.tolist(), trace.sample.tolist()) == ([0, 0, 1, 1] * 2, [0, 1] * 4)
-    for place, label in enumerate(sorted(said)):
+    for position, label in enumerate(sorted(said)):
         view = TokenView.of(said[label])
-        part = slice(trace.offsets[place], trace.offsets[place + 1])
+        part = slice(trace.offsets[position], trace.offsets[position + 1])
         assert trace.tokens[part].tolist() == list(view.response_ids)
         assert trace.mask[part].tolist() == list(view.mask)
         assert trace.levels[part].tolist() == list(view.levels)
         assert trace.logprobs[part].tolist() == pytest.approx(view.logprobs)
-        assert trace.reward[place] == pytest.approx(said[label].reward)
+        assert trace.reward[position] == pytest.approx(said[label].reward)
     assert {3} < set(trace.levels.tolist())
     assert export_trace(tmp_path, steps=2).trace.epoch.tolist() == [0] * 4, "cut after some steps"
 

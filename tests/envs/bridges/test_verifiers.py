@@ -47,10 +47,10 @@ def test_tools_share_the_state_that_rewards_read(tasksets: Any) -> None:
         "words_look",
         "Look at a letter of the word.",
     )
-    assert [use(env, "words_look", place=place) for place in range(3)] == ["y", "e", "s"]
+    assert [use(env, "words_look", index=index) for index in range(3)] == ["y", "e", "s"]
     assert env.step("yes")[1] == 1.0
     env.reset(options={"index": 0})
-    assert use(env, "words_look", place=0) == "n"
+    assert use(env, "words_look", index=0) == "n"
     with pytest.raises(SnapshotError, match="server of their own"):
         env.snapshot()
     assert env.step("no")[1] == 1.0
@@ -67,8 +67,8 @@ def test_a_mistake_with_a_tool_is_told_and_counts_and_calls_are_written_as_the_p
     env.close()
     env = Verifiers(tasksets["words"], seconds=300, tool_format="llama3_json")
     env.reset(options={"index": 0})
-    env.step(call(env, "words_look", place=0))
-    env.step(call(env, "words_look", place=1))
+    env.step(call(env, "words_look", index=0))
+    env.step(call(env, "words_look", index=1))
     assert env.step("no")[1] == 1.0
     env.close()
 

@@ -110,8 +110,8 @@ def test_questions_about_the_island_can_be_answered_from_its_texts_by_two_where_
     for town in towns():
         (person, *_) = island().search(f"{town.builder} born", 1)
         assert town.birthplace in person.text
-        (place, *_) = island().search(f"town {town.birthplace} live", 1)
-        assert place.title == town.birthplace
+        (hit, *_) = island().search(f"town {town.birthplace} live", 1)
+        assert hit.title == town.birthplace
 
 
 def test_the_best_text_comes_first_and_strangers_are_left_out(files: dict[str, Path]) -> None:

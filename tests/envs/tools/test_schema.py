@@ -131,7 +131,7 @@ def book(
     new: bool = False,
     tags: list[str] = [],  # noqa: B006
     stock: dict[str, int] = {},  # noqa: B006
-    place: tuple[int, str] = (0, ""),
+    position: tuple[int, str] = (0, ""),
     kind: Literal["paper", "cloth"] = "paper",
     note: str | None = None,
     code: int | str = 0,
@@ -147,7 +147,7 @@ def book(
         new: Whether it is new
         tags: Tags
         stock: Copies by shop
-        place: Shelf and letter
+        position: Shelf and letter
         kind: Binding
         note: A note
         code: A code
@@ -169,8 +169,10 @@ def test_arguments_that_fit_pass_unchanged(arguments: dict[str, Any]) -> None:
 
 def test_a_float_with_an_integral_value_is_an_integer_where_the_schema_wants_one() -> None:
     given = {"title": "Emma", "year": 230.0, "price": 2.0, "stock": {"x": 1.0}, "code": 7.0, "parts": [1.0]}
-    fitted = check_arguments(SCHEMA, {**given, "place": [3.0, "c"]})
-    assert repr({**given, "year": 230, "stock": {"x": 1}, "code": 7, "parts": [1], "place": [3, "c"]}) == repr(fitted)
+    fitted = check_arguments(SCHEMA, {**given, "position": [3.0, "c"]})
+    assert repr({**given, "year": 230, "stock": {"x": 1}, "code": 7, "parts": [1], "position": [3, "c"]}) == repr(
+        fitted
+    )
 
 
 @pytest.mark.parametrize(
