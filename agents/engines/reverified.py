@@ -1,8 +1,8 @@
-"""Re-verification of a turn-level draft in one pass, for engines that process prompts.
+"""Re-verification: check a turn-level draft in one pass over prompt and draft, for engines that process prompts.
 
-The draft is appended to the prompt, and one pass over both draws the policy's own token at each position of the
-draft, from the turn's noise. These tokens are the turn up to the first one that differs from the draft. The rest
-is sampled as usual. The turn is the one that plain decoding samples with the same seed.
+This pass samples the policy's own token at each position of the draft, with the noise of the turn's seed. The turn
+takes these tokens up to and including the first one that differs from the draft. The engine samples the rest as
+usual. The result is the turn that plain decoding samples with the same seed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from itertools import takewhile
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TurnRequest
 from turntree.agents.engines.splice import join
 
-#: draws a token at each position of a request's ``draft``, as if all draft tokens before it had been sampled. The
-#: completion has as many tokens, or none if aborted; ``None`` if the engine cannot do it
+#: samples a token at each position of a request's ``draft``, as if all earlier draft tokens had been sampled. Returns
+#: as many tokens as the draft has, no tokens if aborted, or ``None`` if the engine cannot re-verify
 Reverify = Callable[[TurnRequest], Awaitable[Completion | None]]
-#: samples the rest of a turn whose first tokens (the second argument is their number) end the request's prompt
+#: samples the rest of a turn; the second argument is how many of the prompt's last tokens already belong to the turn
 Continue = Callable[[TurnRequest, int], Awaitable[Completion]]
 
 
 def reverifiable(request: TurnRequest, *, passes_from: int) -> bool:
     """Return whether verifying the whole draft in one pass is valid here and saves passes.
 
-    ``passes_from`` is the number of draft tokens that decoding verifies in one pass. Not valid with penalties, which
-    depend on earlier tokens that a pass over a prompt does not count, nor with recorded top tokens.
+    ``passes_from`` is the number of draft tokens that decoding verifies in one pass. Penalties are not supported: they
+    depend on the turn's earlier tokens, which a pass over a prompt does not count. Nor are recorded top tokens.
     """
     sampling = request.sampling
     penalised = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty

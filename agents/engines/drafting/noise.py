@@ -1,6 +1,7 @@
-"""The token noise of ``turntree.spec_tree.rules.noise`` in PyTorch, with the same bits on the CPU and on a GPU.
+"""The token noise of ``turntree.spec_tree.rules.noise`` in PyTorch, bit-identical on the CPU and on a GPU.
 
-The operations and their order are the same, each a PyTorch call of its own, so that nothing can be fused.
+The operations and their order are those of the NumPy version. Each is a PyTorch call of its own: a fused operation
+would round differently.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    # PyTorch's int64 is signed: clear the copies of the sign bit that a right shift brings in.
+    # A right shift of unsigned words: PyTorch's int64 is signed, so clear the copies of the sign bit.
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
