@@ -1,4 +1,4 @@
-"""Sampling by a race of exponential clocks (the token with the smallest ``-log(u) / weight`` wins) in one Triton kernel.
+"""Sampling by a race of exponential clocks in one Triton kernel: the token with the smallest ``-log(u) / weight`` wins.
 
 One launch samples all rows, reads the logits once, and writes only the winners. Each program samples one row, block by
 block, and keeps the earliest clock so far. u is a uniform number hashed from seed, position and token. As

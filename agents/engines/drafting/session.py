@@ -103,9 +103,7 @@ class DraftingSession:
         """
         if self.forest is None or not turns or total_nodes == 0:
             return DraftBatch.empty(len(turns))
-        self._flush(
-            list(self._held)
-        )  # drafts continue each turn's latest tokens, and copy from other turns' latest tokens
+        self._flush(list(self._held))  # drafts continue each turn's latest tokens, and copy from those of other turns
         batch = self.forest.draft(
             _handles(turns),
             max_nodes=max_nodes,

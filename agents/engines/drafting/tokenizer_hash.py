@@ -1,7 +1,7 @@
 """Hash of a tokenizer, which ties stores, checkpoints and shared turns to one policy.
 
 The hash covers the text of each token id, and which tokens are special. Not covered: how a text is split, the chat
-template, and which special token ends a text. Tokenizers that differ only in these can share turns, which are token ids.
+template, and which special token ends a text. Tokenizers that differ only in these can share turns (token ids).
 """
 
 from __future__ import annotations
