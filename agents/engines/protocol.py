@@ -49,7 +49,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the turn."""
     seed: int | None = None
-    """Seed of the noise that picks tokens: it depends only on seed, position and token. ``None``: fresh noise."""
+    """Seed of the noise that picks tokens, a function of seed, position and token only; ``None``: fresh noise."""
     top_logprobs: int = 0
     """Most probable tokens recorded at each position, after all transforms; 0 records none."""
 

@@ -158,7 +158,7 @@ def is_reverified(entries: Mapping[str, Any] | None) -> bool:
     return bool((entries or {}).get(REVERIFIED)) and given_of(entries) > 0
 
 
-def reverified_most(entries: Mapping[str, Any] | None) -> int:
+def reverified_most(entries: Mapping[str, Any] | None) -> int:  # the token limit of a re-verified turn
     return _count(entries, MOST)
 
 

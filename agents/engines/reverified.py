@@ -34,14 +34,14 @@ def reverifiable(request: TurnRequest, *, passes_from: int) -> bool:
 
 
 def usable(request: TurnRequest) -> list[int]:
-    """Return the draft up to the turn's token limit and its first stop token."""
+    """Return the draft, cut at the turn's token limit and after the first stop token."""
     stops = request.sampling.stop_token_ids
     draft = [int(token) for token in request.draft[: request.sampling.max_tokens]]
     return draft[: next((position + 1 for position, token in enumerate(draft) if token in stops), len(draft))]
 
 
 async def replay(request: TurnRequest, reverify: Reverify, continue_turn: Continue) -> Completion:
-    """Return the turn of ``request``, with its draft re-verified in one pass if the engine can do so."""
+    """Return the turn of ``request``. Its draft is re-verified in one pass if the engine can do so."""
     turn_draft, sampling = usable(request), request.sampling
     drawn = await reverify(replace(request, draft=turn_draft))
     if drawn is None:
@@ -66,9 +66,9 @@ async def replay(request: TurnRequest, reverify: Reverify, continue_turn: Contin
 
 
 def ended_turn(turn_draft: Sequence[int], drawn: Sequence[int], stops: Container[int], most: int) -> list[int]:
-    """Return the turn if the re-verifying pass ended it, else an empty list.
+    """Return the whole turn if the re-verifying pass already ended the turn, else an empty list.
 
-    ``drawn`` has the tokens drawn at the draft's positions and possibly one more; ``most`` is the turn's token limit.
+    ``drawn`` has the tokens sampled at the draft's positions and possibly one more; ``most`` is the turn's token limit.
     """
     turn = list(drawn[: shared(turn_draft, drawn) + 1])
     return turn if turn and (turn[-1] in stops or len(turn) >= most) else []
@@ -87,5 +87,5 @@ def _cut(drawn: Completion, count: int, *, drafted: int, same: int) -> Completio
 
 
 def shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
+    """Return the length of the common prefix of two turns."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

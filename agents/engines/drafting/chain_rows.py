@@ -87,7 +87,7 @@ class ChainRows:
             estimates=np.zeros((0, longest), np.float32),
             waiting=np.zeros(0, np.int32),
         )
-        self._most_rows = -1
+        self._most_rows = -1  #: rows for which the working arrays have space
         self._make_room(0)
 
     def begin(self, turns: Sequence[ChainTurn]) -> list[int]:
@@ -128,7 +128,8 @@ class ChainRows:
         self._make_room(len(slots))
         given = slots, tokens, _NO_ENDS if ends is None else ends, self._step, self._waiting
         found = Read(*read(*given, self._chains, self._verdicts))
-        # If a turn's held tokens do not fit, ``read`` has changed nothing: widen the table and read again.
+        # ``held`` has each turn's tokens that the store lacks. If they do not fit, ``read`` has changed nothing: widen
+        # ``held`` and read again.
         if found.most > self._chains.held.shape[1]:
             self._chains = self._chains._replace(held=_wider(self._chains.held, found.most))
             found = Read(*read(*given, self._chains, self._verdicts))
@@ -327,7 +328,7 @@ class ChainRows:
         self._turn_draft_end = end
         self._chains = self._chains._replace(turn_drafts=new)
 
-    def _make_room(self, rows: int) -> None:
+    def _make_room(self, rows: int) -> None:  # enlarges the working arrays for batches of ``rows`` rows
         if rows <= self._most_rows:
             return
         self._most_rows = size = 2 * rows
@@ -337,7 +338,7 @@ class ChainRows:
         indices, live, depths, nodes = np.zeros((4, size), np.int64)
         self._space = Space(rows=indices, live=live, room=depths, nodes=nodes, paths=paths())
         self._verdicts = Verdicts(ended=np.zeros(size, np.int32), estimates=paths(), accepted=np.zeros(count, np.bool_))
-        self._none = np.zeros((0, self._longest), np.int32)
+        self._none = np.zeros((0, self._longest), np.int32)  # drafts of a batch without rows
 
 
 @cache

@@ -42,7 +42,7 @@ def _minus_log(u: Tensor) -> Tensor:
     return -(exponent.double() * LN2 + logarithm)
 
 
-def _mix(x: Tensor) -> Tensor:
+def _mix(x: Tensor) -> Tensor:  # the hash of SplitMix64
     x = (x ^ _shifted(x, 30)) * _signed(FIRST)
     x = (x ^ _shifted(x, 27)) * _signed(SECOND)
     return x ^ _shifted(x, 31)
@@ -53,5 +53,5 @@ def _shifted(x: Tensor, by: int) -> Tensor:
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
-def _signed(word: int) -> int:
+def _signed(word: int) -> int:  # the int64 with the bits of an unsigned word
     return word - (1 << 64) if word >= 1 << 63 else word

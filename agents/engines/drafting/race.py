@@ -85,7 +85,7 @@ def race_by_tensors(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.i
 
 
 def _on(device: torch.device, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
-    # int64 on the device, without waiting for the device
+    # seeds and positions as int64 on the device, copied without waiting for the device
     turn_positions = torch.as_tensor(positions).long()
     return _bits(seeds).to(device, non_blocking=True), turn_positions.to(device, non_blocking=True)
 
@@ -95,14 +95,14 @@ def _bits(seeds: Seeds) -> Tensor:
 
 
 @njit(inline="always")
-def _mix(x: Any) -> Any:
+def _mix(x: Any) -> Any:  # the hash of SplitMix64
     x = (x ^ (x >> _30)) * _FIRST
     x = (x ^ (x >> _27)) * _SECOND
     return x ^ (x >> _31)
 
 
 @njit(inline="always")
-def _uniform(word: Any) -> Any:
+def _uniform(word: Any) -> Any:  # an odd multiple of 2**-53 in (0, 1)
     return (2.0 * np.float64(np.int64(_mix(word) >> _12)) + 1.0) * 2.0**-53
 
 

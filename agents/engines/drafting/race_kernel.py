@@ -31,7 +31,7 @@ BLOCK = 2048  #: tokens of a row that are read at once
 
 
 @triton.jit
-def _mix(x):
+def _mix(x):  # the hash of SplitMix64
     x = (x ^ (x >> 30)) * _FIRST
     x = (x ^ (x >> 27)) * _SECOND
     return x ^ (x >> 31)

@@ -24,6 +24,7 @@ from turntree.agents.engines.drafting.race_kernel import BLOCK, LOWEST, race_blo
 _GREEDY = tl.constexpr(1e-5)  #: temperature below which the most probable token is taken, as in vLLM
 _AT_ONCE = 32  #: tokens of a request that are compared at once
 PROGRAMS = 512  #: maximum programs that share the rows, about four per multiprocessor of an H100
+#: arguments of ``_draw`` that change between steps
 _VARYING = ("parts", "rows", "ends", "positions", "indices", "shift", "count", "all_rows", "drafted", "split", "length")
 
 
@@ -104,6 +105,7 @@ def _draw(
 _OF_PARTS = ("parts", "found", "all_rows", "split")
 
 
+# Joins the parts of each row: ``found`` gets the planes that ``draw_rows`` returns.
 @triton.jit(do_not_specialize=_OF_PARTS, do_not_specialize_on_alignment=_OF_PARTS)
 def _merge(parts, found, all_rows, split, AT_ONCE: tl.constexpr):
     row = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)

@@ -28,8 +28,8 @@ class PrefixMatch(NamedTuple):
     length: int  #: tokens in common
 
 
-# Slots are indexed by chained hashes of blocks of their tokens. Candidates are compared token by token, so a hash
-# collision costs time, never correctness.
+# A slot is indexed by the hash of each prefix of its tokens that consists of whole blocks. Slots with the same hash are
+# compared token by token, so a hash collision costs time, never correctness.
 class PrefixIndex:
     def __init__(self) -> None:
         self._tokens: dict[int, Sequence[int]] = {}
@@ -201,7 +201,7 @@ class SlotPool:
         else:
             self._parked[slot] = None
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # drops all keys and values: live requests compute theirs again
         for slot in self._parked:
             self._index.remove(slot)
             heapq.heappush(self._free, slot)

@@ -25,6 +25,7 @@ class ServedDrafter:
         return self._session.counts
 
     def _asked(self, entries: Mapping[str, Any] | None, tokens: Sequence[int], most: int, **limits: Any) -> ChainTurn:
+        # The turn to draft for. Its first tokens may end the request's prompt (``request_wire.GIVEN``).
         prompt = list(tokens[: len(tokens) - given_of(entries)])
         return ChainTurn(
             state=turn_state(entries, prompt),

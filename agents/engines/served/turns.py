@@ -44,7 +44,7 @@ class PrecomputedRequests:
             )
 
     @contextmanager
-    def _noted(self, name: str, *, ahead: bool) -> Iterator[None]:
+    def _noted(self, name: str, *, ahead: bool) -> Iterator[None]:  # keeps a precomputed request's id while it runs
         if ahead:
             self._ahead[name] = None
         try:

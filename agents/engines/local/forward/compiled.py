@@ -149,6 +149,7 @@ def _attend(part: Any, plan: Any, query: Any, cached: Any, mixed: Any, scale: An
             if not short[row]:
                 continue
             for token in range(start[row], start[row + 1]):
+                # The token sees columns ``lowest`` to ``until`` of its slot, then the ancestors listed in ``seen``.
                 lowest = max(0, positions[token] - window + 1) if window > 0 else 0
                 leading = max(0, until[token] - lowest)
                 count = leading
@@ -209,7 +210,7 @@ def _score(query: Any, keys: Any, count: int, scale: Any, scores: Any) -> None:
 
 
 @_part
-def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
+def _mix(weights: Any, values: Any, count: int, out: Any) -> None:  # the weighted sum of the first values
     out[:] = 0
     j = 0
     while j + 4 <= count:

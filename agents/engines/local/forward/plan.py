@@ -193,6 +193,8 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
     flat = step.start[rows][owner] + within
     padded = local[owner] * width + within
 
+    # A chain's token sees all columns up to its own. A branching node sees those up to the last pending token, and the
+    # columns of its ancestors, added below.
     causal = np.ones(size, np.int64)
     causal[local] = step.causal[rows]
     query = np.where(np.arange(width) < causal[:, None], np.arange(width), pending[:, None] - 1)
@@ -209,7 +211,7 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
         sees[index[of], step.pending[of] + node, step.computed[of] + step.pending[of] + other] = True
     mask = torch.zeros(sees.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~sees), float("-inf"))
 
-    distance = None
+    distance = None  # positions, not columns, count for a sliding window: siblings share a position
     if windows:
         positions = np.zeros((size, width), np.int64)
         positions.reshape(-1)[padded] = step.positions[flat]
