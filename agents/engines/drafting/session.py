@@ -63,7 +63,7 @@ class DraftCounts:
 
 @dataclass(slots=True, kw_only=True)
 class DraftingSession:
-    """Begins, drafts, commits, ends and counts the turns of one engine, or of one rank of it."""
+    """Begins, drafts, commits, ends and counts the turns of one engine, or of one of the engine's ranks."""
 
     forest: SpecForest | None  #: the draft store; ``None`` drafts nothing
     counts: DraftCounts = field(default_factory=DraftCounts)

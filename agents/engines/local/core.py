@@ -1,8 +1,8 @@
 """The local engine's core: synchronous steps of continuous batching, on one thread.
 
-A step admits waiting requests, gets drafts for all running requests at once, runs the model once over everything new
-(prompts, last tokens, drafts, tokens to score) and keeps the tokens that the policy itself samples. Without
-speculation the drafts are empty; nothing else differs.
+A step admits waiting requests and gets drafts for all running requests at once. It then runs the model once over
+everything new (prompts, last tokens, drafts, tokens to score) and keeps the tokens that the policy itself samples.
+Without speculation the drafts are empty; nothing else differs.
 """
 
 from __future__ import annotations

@@ -99,8 +99,7 @@ class LocalEngine:
         """Sample one turn.
 
         The request's draft is verified one prefill chunk at a time, along with the store's drafts. Draft tokens after a
-        stop token or beyond the turn's limit are ignored. ``stats`` counts precomputed turns only in
-        passes and time.
+        stop token or beyond the turn's limit are ignored. ``stats`` counts precomputed turns only in passes and time.
 
         Raises:
             ValueError: If the prompt is empty or fills the context, if prompt or draft hold an unknown token, or if

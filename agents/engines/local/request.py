@@ -59,7 +59,7 @@ class Request(DraftTurn):
     computed: int = 0  #: tokens whose keys and values are in the slot
     #: precomputed for a later training step: uses an idle slot, and ends with its tokens so far if the slot is needed
     ahead: bool = False
-    leader: Request | None = None  #: request that is computing a prefix which this one waits for
+    leader: Request | None = None  #: another request, which computes a common prefix that this request waits for
     cached: int = 0  #: prompt tokens whose keys and values were reused
     verify_steps: int = 0  #: forward passes in which the request sampled
     drafted: int = 0  #: draft tokens verified

@@ -126,7 +126,7 @@ class _Draws:
         self._testable = np.zeros(len(logits), bool)
         self._testable[self._above] = True
         self._testable[self._above[node < turn_drafted[node_row]]] = False
-        self._read: list[tuple[Ints, StepLogprobs]] = []  #: nodes sampled one by one, and their log-probabilities
+        self._read: list[tuple[Ints, StepLogprobs]] = []  #: nodes sampled at each depth, and their log-probabilities
         self._all: tuple[Tensor, Ints, Floats] | None = None  #: of all nodes: probabilities, tokens, log-probabilities
         if logits.numel() <= EAGER:
             depths = np.zeros(len(logits), np.int64)

@@ -54,8 +54,8 @@ class _Cached(NamedTuple):  # keys and values of the step's tokens, and of all s
 class CompiledRows:
     """All rows of a step: where their keys and values go, and what the tokens of short rows see.
 
-    A token of a short row sees the leading columns of its slot, and single columns after them: its ancestors in the
-    draft tree.
+    A token of a short row sees the leading columns of its slot. A branching node (a draft token that is not part of a
+    chain, see ``plan``) also sees single columns after them: its own, and those of its ancestors in the draft tree.
     """
 
     #: per row: first token, slot, whether the row is short; the last column only ends the last row; shape (3, rows + 1)
@@ -63,7 +63,7 @@ class CompiledRows:
     #: per token: column written, position, number of leading columns seen, index of its first entry in ``single``; the
     #: last column only ends the last token's entries; shape (4, tokens + 1)
     tokens: Ints
-    #: ancestors of each token in turn, including itself: tokens whose columns it sees, ascending, shape (singles,)
+    #: for each branching node in turn, its ancestors and itself: tokens whose columns it sees, ascending, (singles,)
     single: Ints
     seen: Ints  #: leading columns seen by all short rows' tokens before each row, and in total, shape (rows + 1,)
 
@@ -149,7 +149,7 @@ def _attend(part: Any, plan: Any, query: Any, cached: Any, mixed: Any, scale: An
             if not short[row]:
                 continue
             for token in range(start[row], start[row + 1]):
-                # The token sees columns ``lowest`` to ``until`` of its slot, then the ancestors listed in ``seen``.
+                # The token sees columns ``lowest`` to ``until`` of its slot, then the single columns in ``seen``.
                 lowest = max(0, positions[token] - window + 1) if window > 0 else 0
                 leading = max(0, until[token] - lowest)
                 count = leading
