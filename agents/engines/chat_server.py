@@ -1,10 +1,10 @@
 """``ChatServer``: a client of any server with OpenAI's chat completions, messages in, messages out.
 
-Such servers have only text in common: no token ids, no log-probabilities, no drafts. So this is not an
-``Engine``; only ``chat_rollout`` uses it, for evaluation.
+Such servers have only text in common: they return no token ids, no log-probabilities, and take no drafts. So
+``ChatServer`` is not an ``Engine``; only ``chat_rollout`` uses it, for evaluation.
 
-A turn is one complete answer of the server. Requests are retried only if there was none: no connection, too
-many requests, a server that is not ready. An answer that is cut off, late or endless is an error, not a turn.
+A turn is one complete answer of the server. A request is retried only if the server gave no answer: no connection,
+too many requests, or not ready yet. An answer that is cut off, late or endless raises an error.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from turntree.envs.data.json_files import parse_json
 from turntree.envs.message import ToolCall
 
 _KEY = "OPENAI_API_KEY"
-_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})  #: statuses after which a request is retried
-_LONGEST_WAIT = 60.0
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})  #: HTTP statuses that are worth a retry
+_LONGEST_WAIT = 60.0  #: seconds between two tries, even if ``Retry-After`` asks for more
 _FULL = re.compile(r"context.?(length|window|size)|prompt is too long|too many (input |prompt )?tokens", re.IGNORECASE)
 #: finish reasons of a turn that the policy ended, as named by OpenAI, vLLM, SGLang, Together, TGI and Anthropic
 _WHOLE = frozenset({"stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn"})
 #: finish reasons of a turn that hit a limit (``repetition`` is vLLM's); any other ("abort", "error") is a failure
 _CUT = frozenset({"length", "max_tokens", "model_length", "repetition"})
-_TOKEN_BYTES = 1 << 10  #: bytes per token: the longest have 128 characters, which JSON may escape with six bytes each
-_BESIDE_BYTES = 1 << 20  #: bytes of an answer besides its tokens
-_MOST_BYTES = 1 << 26  #: bytes of any answer
+_TOKEN_BYTES = 1 << 10  #: maximum bytes per token: at most 128 characters, of up to six bytes each in JSON
+_BESIDE_BYTES = 1 << 20  #: maximum bytes of an answer apart from its tokens
+_MOST_BYTES = 1 << 26  #: maximum bytes of any answer
 _SEEDS = 2**31  #: seeds are sent modulo this number, since some servers store 32 bits
-#: the only argument of a call whose arguments are not a JSON object; no tool has it, so the policy sees an error
+#: key for call arguments that are not a JSON object; no tool has this parameter, so the policy sees an error
 UNREADABLE = "unreadable_arguments"
 
 
@@ -62,16 +62,16 @@ class ChatServer:
 
     Args:
         base_url: URL up to ``/v1`` or its equivalent; a bare host gets ``/v1``.
-        model: Name of the model on the server; ``None`` takes the only one.
+        model: Name of the model on the server; ``None`` uses the server's only model.
         key: Bearer token; ``None`` reads ``OPENAI_API_KEY``.
         seconds: Time limit of a turn, including all retries and waits.
         tries: Maximum number of attempts per request.
-        first_wait: Seconds before the second attempt, doubled for each further one; ``Retry-After`` takes precedence.
+        first_wait: Seconds before the second attempt, doubled before each later one; a ``Retry-After`` header wins.
         transport: An ``httpx`` transport, for tests.
 
     Raises:
         MissingExtra: If httpx is not installed.
-        ServerRefused: On entry, if there is no such server or model.
+        ServerRefused: On entering the context, if the server does not answer or lacks the model.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class ChatServer:
         self.model = model or ""  #: set on entry if the caller did not name one
         self._httpx = httpx
         self._seconds, self._tries, self._first_wait = seconds, tries, first_wait
+        #: name of the parameter for the token limit; whether the server takes seeds
         self._limit, self._seeds = "max_tokens", True
         key = os.environ.get(_KEY) if key is None else key
         self._client = httpx.AsyncClient(
@@ -123,7 +124,7 @@ class ChatServer:
         """Return the next message of the dialogue.
 
         Args:
-            sampling: Temperature, top-p, penalties, maximum tokens and seed; servers without seeds get none.
+            sampling: Temperature, top-p, penalties, maximum tokens and seed; a server that refuses seeds gets none.
             tools: OpenAI tool schemas.
 
         Raises:
@@ -159,7 +160,7 @@ class ChatServer:
         self.model = names[0]
 
     async def _ask(self, body: dict[str, Any], sampling: Sampling) -> Any:
-        # A refused parameter is renamed or left out, as long as the policy's distribution stays the same.
+        # If the server refuses a parameter, rename it or leave it out: both keep the policy's distribution.
         until = self._deadline()
         most = min(_BESIDE_BYTES + _TOKEN_BYTES * sampling.max_tokens, _MOST_BYTES)
         while True:

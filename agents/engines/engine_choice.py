@@ -41,7 +41,7 @@ class EngineChoice:
     max_context: int
     """Maximum tokens of prompt and response."""
     speculate: bool = True
-    """Whether to draft turns from earlier ones."""
+    """Whether to draft turns from earlier turns in the draft store."""
     forest: ForestConfig | None = None
     """Settings of the draft store of an engine started here; ``None`` takes the defaults."""
     device: str = "cpu"
@@ -57,8 +57,8 @@ class EngineChoice:
     def precision(self) -> str:
         """The dtype, with ``auto`` resolved to float32 except for vLLM or SGLang on a GPU.
 
-        On the CPU vLLM's own ``auto`` rounds a float32 model to bfloat16, where near ties resolve differently depending
-        on the batch.
+        On the CPU vLLM's own ``auto`` rounds a float32 model to bfloat16. Rounding errors, which depend on the batch,
+        then decide between tokens of nearly equal probability.
         """
         if self.dtype != "auto" or self.base_url is not None:
             return self.dtype
@@ -66,7 +66,7 @@ class EngineChoice:
             return "float32"
         import torch
 
-        # device_count asks the driver and initialises no device.
+        # device_count asks only the driver; it does not initialise a device in this process.
         return "auto" if torch.cuda.device_count() else "float32"
 
 
@@ -99,7 +99,7 @@ def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | Ch
 
     Raises:
         UsageError: If a chat server has no URL.
-        ServerRefused: On entry, if it does not answer.
+        ServerRefused: On entry, if the chat server does not answer.
     """
     if choice.name is not EngineName.OPENAI:
         return open_engine(choice)
@@ -115,7 +115,7 @@ def open_engine(choice: EngineChoice) -> AbstractAsyncContextManager[Engine]:
     """Return the chosen engine as a context manager that starts and stops it.
 
     Raises:
-        UsageError: If the engine has no servers and a URL was given, or if it returns only text.
+        UsageError: If a URL was given for an engine that has no server, or if the engine returns only text.
         MissingExtra: On entry, if the engine's packages are not installed.
         ValueError: On entry, if the model cannot be run with these options.
     """

@@ -23,7 +23,7 @@ class EventThread:
         return self._loop.is_closed()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work`` from a coroutine of any loop; cancelling the caller cancels it.
+        """Await ``work`` from a coroutine of any loop; cancelling the caller cancels ``work``.
 
         Raises:
             RuntimeError: If the thread is closed.

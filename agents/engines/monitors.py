@@ -1,12 +1,12 @@
 """Exactness monitors: z-scores that test during a run whether rollouts follow the policy's distribution.
 
-Engines return the sums of ``spec_tree.rules.monitor`` with every turn. A step's turns give two z-scores, both
-near N(0, 1) if the rollouts are exact.
+Engines return the sums of ``spec_tree.rules.monitor`` with every turn. The turns of a training step give two
+z-scores, for acceptance and entropy. Both are near N(0, 1) if the rollouts are exact.
 
-Turns that replay tokens that the policy was trained on (level C) have their own scores: the policy depends on the
-tokens, so these may drift from 0, although faults show in them as well. Turns with lenience (level D) are
-biased by design and left out. So are turns that use a seed again within two steps, in a retried episode or
-re-verified after an update: the store has seen their tokens and drafts them from their own noise.
+Turns that replay tokens that the policy was trained on (level C) have z-scores of their own. The policy depends on
+these tokens, so the z-scores may drift from 0 without a fault; a fault shows in them as well. Turns with lenience
+(level D) are biased by design and left out. A turn that uses a seed again within two steps (in a retried episode, or
+re-verified after an update) is left out too: its draft may come from a turn with the same noise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Monitors:
         self._last_seeds: set[int] = set()
 
     def first_use(self, seed: int | None) -> bool:
-        """Return whether ``seed`` is new in this and the last step; always true without a seed."""
+        """Return whether no turn of this or the last step used ``seed``; always true without a seed."""
         with self._lock:
             new = seed not in self._seeds and seed not in self._last_seeds
             if seed is not None:

@@ -1,7 +1,7 @@
 """The protocol of every engine: token ids in, token ids out.
 
-An engine never sees text. ``state`` names the dialogue state for the drafter; an engine without speculation
-ignores it. A draft only saves passes.
+An engine never sees text. ``TurnRequest.state`` tells the draft store where in which dialogue the turn is; an engine
+without speculation ignores the state. A draft saves forward passes and never changes what is sampled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sampling:
     min_p: float = 0.0
     """Minimum probability relative to the most probable token, in [0, 1]; 0 keeps all."""
     repetition_penalty: float = 1.0
-    """Divides positive, multiplies other logits of tokens in the prompt or the turn; in [0.01, 100]."""
+    """Divides positive logits and multiplies others, for tokens in the prompt or the turn; in [0.01, 100]."""
     presence_penalty: float = 0.0
     """Subtracted from the logit of each token that the turn already has, in [-2, 2]."""
     frequency_penalty: float = 0.0
@@ -49,7 +49,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the turn."""
     seed: int | None = None
-    """With a seed the noise depends only on seed, position and token; without one it is fresh."""
+    """Seed of the noise that picks tokens, a function of seed, position and token only; ``None``: fresh noise."""
     top_logprobs: int = 0
     """Most probable tokens recorded at each position, after all transforms; 0 records none."""
 
@@ -86,21 +86,21 @@ class TurnRequest:
     state: DialogueState | None = None
     """Dialogue state that keys the draft store; ``None`` keys it by the tokens alone."""
     draft: Sequence[int] = ()
-    """Turn-level draft: the caller's proposal for the turn, verified first, in one pass where it fits.
+    """Turn-level draft: the caller's proposal for the whole turn, verified first, in one pass where it fits.
 
-    It never changes what is sampled. A turn that was sampled with the same seed makes this seeded replay."""
+    It never changes what is sampled. If it is an earlier turn with the same seed, this is called seeded replay."""
     precomputed_for: int = 0
-    """Later training step that the turn is precomputed for, 0 if it is needed now.
+    """Later training step that the turn is precomputed for (sampled before its caller needs it), 0 if needed now.
 
-    It uses an idle slot and is aborted, keeping its tokens so far, when the slot is needed; with vLLM and SGLang
-    through ``IdleSlots``."""
+    A precomputed turn uses an idle slot. When another turn needs the slot, the engine (``IdleSlots`` with vLLM and
+    SGLang) aborts the precomputed turn, which keeps its tokens so far."""
     reuse: bool = True
-    """Whether the turn may begin with a stored one and be stored itself; ``False`` in validation."""
+    """Whether the turn may begin with a stored turn and be stored itself; ``False`` in validation."""
     sample: int = 0
     """Index of the episode among its task's episodes in a training step of verl, else 0.
 
-    A turn begins only with a stored turn of the same number, so that the choice does not depend on which episode
-    asks first."""
+    A turn begins only with a stored turn of the same ``sample``. Otherwise the stored turn would depend on which
+    episode asks first."""
     watch: Callable[[Sequence[int]], bool] | None = None
     """Called with the tokens of each step on the engine's thread; returning ``True`` ends the turn.
 
@@ -114,11 +114,11 @@ class DraftStats:
     verify_steps: int = 0  #: forward passes in which the request sampled tokens
     drafted: int = 0  #: draft tokens that were verified
     accepted: int = 0  #: draft tokens that the policy itself sampled
-    #: positions at which the policy drew with at least one drafted child; here and in the next three fields without
-    #: positions of a caller's ``draft``, which may share the noise of the draw
+    #: sampled positions at which the draft had at least one next token (a child). This and the next three fields leave
+    #: out the positions of a caller's ``draft``, which may come from the same noise as the sampled token
     tested: int = 0
     matched: int = 0  #: tested positions where the policy drew one of the children
-    #: sum over tested positions of the policy's mass m on the drafted children, after all transforms
+    #: sum over tested positions of the policy's total probability m of the drafted children, after all transforms
     expected: float = 0.0
     variance: float = 0.0  #: sum over tested positions of m (1 - m)
     surprise: float = 0.0  #: sum over sampled tokens of -log p, after all transforms, nats
@@ -127,7 +127,7 @@ class DraftStats:
     entropy_variance: float = 0.0
 
     def untested(self) -> DraftStats:
-        """Return a copy without the acceptance sums, which say nothing if the store has seen the same noise."""
+        """Return a copy without the acceptance sums, which mean nothing if the draft has the turn's own noise."""
         return replace(self, tested=0, matched=0, expected=0.0, variance=0.0)
 
 
@@ -162,15 +162,15 @@ class Completion:
     accepted: tuple[bool, ...] = ()
     cached_tokens: int = 0  #: prompt tokens whose keys and values were reused
     weights_version: int = 0  #: version of the weights that sampled the turn
-    #: exactness, one letter per token: A exact given the policy, B exact since the replayed draft was never trained on,
-    #: C exact in the marginal only, D biased; empty: all A
+    #: exactness level, one letter per token: A exact, B exact because the policy was never trained on the replayed
+    #: draft, C exact only on average over replayed drafts, D biased (``spec_tree.rules.level``); empty: all A
     levels: str = ""
     #: natural log-probability of each token under the distribution that drew it, after all transforms, shape (tokens,);
     #: empty if not recorded
     behaviour_logprobs: tuple[float, ...] = ()
     #: most probable tokens at each position, shape (tokens, k); ``None`` if not requested
     top: TopLogprobs | None = None
-    #: weights version of each token, shape (tokens,); empty if all are of ``weights_version``
+    #: weights version of each token, shape (tokens,); empty if all equal ``weights_version``
     versions: tuple[int, ...] = ()
     #: whether each token was inserted instead of sampled, shape (tokens,); empty if none was. Such a token is not
     #: trained on, and its log-probability is 0

@@ -1,6 +1,6 @@
 """Entries that a request carries into an external engine's processes: state, seed and draft.
 
-Each entry is optional and a JSON value, so that an engine in process and its server take the same entries. vLLM
+Each entry is optional and a JSON value, so that an in-process engine and an HTTP server take the same entries. vLLM
 takes them in ``SamplingParams.extra_args``, or over HTTP in ``vllm_xargs``, which takes strings and numbers only
 (``flat``). SGLang takes them in ``custom_params``.
 """
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 KEY = "turntree_state"  #: the dialogue state, see ``to_wire``
 DRAFT = "turntree_draft"  #: the caller's draft: token ids
 SEED = "turntree_seed"  #: seed of all noise: an unsigned 64-bit integer, as a string, since JSON readers may round it
-GIVEN = "turntree_given"  #: number of tokens at the end of the prompt that are the first ones of the turn
+GIVEN = "turntree_given"  #: how many of the prompt's last tokens already belong to the turn
 MOST = "turntree_most"  #: maximum length of a re-verified turn, in tokens
-#: marks a request whose given tokens are a draft: the policy's own tokens are drawn at their positions
+#: marks a re-verified request: its given tokens are a draft, at whose positions the policy samples its own tokens
 REVERIFIED = "turntree_reverified"
-WORD = 1 << 64  #: number of possible seeds
-_MOST_TOKENS = 1 << 31
+WORD = 1 << 64  #: number of values of a 64-bit word, i.e. of possible seeds
+_MOST_TOKENS = 1 << 31  #: counts of tokens from here on are ignored
 
 
 def to_wire(state: DialogueState) -> dict[str, str]:
@@ -71,8 +71,8 @@ def request_entries(
     Args:
         seed: Seed of the request's noise, taken modulo 2**64.
         draft: A draft of the turn, token ids, shape (tokens,).
-        given: Tokens at the end of the prompt that are the first ones of the turn.
-        reverified: Whether the given tokens are a draft, at whose positions the policy's own tokens are drawn.
+        given: How many of the prompt's last tokens already belong to the turn.
+        reverified: Whether the given tokens are a draft, at whose positions the policy samples its own tokens.
 
     Example:
         >>> request_entries(seed=-1, draft=(5, 7))
@@ -93,7 +93,7 @@ def request_entries(
 
 
 def turn_entries(request: TurnRequest, *, given: int, reverified: bool = False) -> dict[str, Any]:
-    """Return the entries of a turn's request; the draft of a re-verified turn is part of the prompt."""
+    """Return the entries of a turn's request; a re-verified turn has its draft in the prompt, not in an entry."""
     entries = request_entries(
         state=request.state,
         seed=request.sampling.seed,
@@ -141,7 +141,7 @@ def seed_of(entries: Mapping[str, Any] | None) -> int | None:
 
 
 def noise_seed(entries: Mapping[str, Any] | None) -> int | None:
-    # for use inside an engine's step, which no request's entries may crash
+    # as ``seed_of``, but an unreadable entry must not crash the engine's step
     try:
         return seed_of(entries)
     except (TypeError, ValueError, OverflowError) as error:
@@ -150,7 +150,7 @@ def noise_seed(entries: Mapping[str, Any] | None) -> int | None:
 
 
 def given_of(entries: Mapping[str, Any] | None) -> int:
-    """Return how many tokens at the end of a request's prompt are the first ones of its turn; 0 if unreadable."""
+    """Return how many of the prompt's last tokens already belong to the turn; 0 if unreadable."""
     return _count(entries, GIVEN)
 
 
@@ -158,7 +158,7 @@ def is_reverified(entries: Mapping[str, Any] | None) -> bool:
     return bool((entries or {}).get(REVERIFIED)) and given_of(entries) > 0
 
 
-def reverified_most(entries: Mapping[str, Any] | None) -> int:
+def reverified_most(entries: Mapping[str, Any] | None) -> int:  # the token limit of a re-verified turn
     return _count(entries, MOST)
 
 

@@ -1,8 +1,8 @@
-"""Re-verification of a turn-level draft in one pass, for engines that process prompts.
+"""Re-verification: check a turn-level draft in one pass over prompt and draft, for engines that process prompts.
 
-The draft is appended to the prompt, and one pass over both draws the policy's own token at each position of the
-draft, from the turn's noise. These tokens are the turn up to the first one that differs from the draft. The rest
-is sampled as usual. The turn is the one that plain decoding samples with the same seed.
+This pass samples the policy's own token at each position of the draft, with the noise of the turn's seed. The turn
+takes these tokens up to and including the first one that differs from the draft. The engine samples the rest as
+usual. The result is the turn that plain decoding samples with the same seed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from itertools import takewhile
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TurnRequest
 from turntree.agents.engines.splice import join
 
-#: draws a token at each position of a request's ``draft``, as if all draft tokens before it had been sampled. The
-#: completion has as many tokens, or none if aborted; ``None`` if the engine cannot do it
+#: samples a token at each position of a request's ``draft``, as if all earlier draft tokens had been sampled. Returns
+#: as many tokens as the draft has, no tokens if aborted, or ``None`` if the engine cannot re-verify
 Reverify = Callable[[TurnRequest], Awaitable[Completion | None]]
-#: samples the rest of a turn whose first tokens (the second argument is their number) end the request's prompt
+#: samples the rest of a turn; the second argument is how many of the prompt's last tokens already belong to the turn
 Continue = Callable[[TurnRequest, int], Awaitable[Completion]]
 
 
 def reverifiable(request: TurnRequest, *, passes_from: int) -> bool:
     """Return whether verifying the whole draft in one pass is valid here and saves passes.
 
-    ``passes_from`` is the number of draft tokens that decoding verifies in one pass. Not valid with penalties, which
-    depend on earlier tokens that a pass over a prompt does not count, nor with recorded top tokens.
+    ``passes_from`` is the number of draft tokens that decoding verifies in one pass. Penalties are not supported: they
+    depend on the turn's earlier tokens, which a pass over a prompt does not count. Nor are recorded top tokens.
     """
     sampling = request.sampling
     penalised = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
@@ -34,14 +34,14 @@ def reverifiable(request: TurnRequest, *, passes_from: int) -> bool:
 
 
 def usable(request: TurnRequest) -> list[int]:
-    """Return the draft up to the turn's token limit and its first stop token."""
+    """Return the draft, cut at the turn's token limit and after the first stop token."""
     stops = request.sampling.stop_token_ids
     draft = [int(token) for token in request.draft[: request.sampling.max_tokens]]
     return draft[: next((position + 1 for position, token in enumerate(draft) if token in stops), len(draft))]
 
 
 async def replay(request: TurnRequest, reverify: Reverify, continue_turn: Continue) -> Completion:
-    """Return the turn of ``request``, with its draft re-verified in one pass if the engine can do so."""
+    """Return the turn of ``request``. Its draft is re-verified in one pass if the engine can do so."""
     turn_draft, sampling = usable(request), request.sampling
     drawn = await reverify(replace(request, draft=turn_draft))
     if drawn is None:
@@ -66,9 +66,9 @@ async def replay(request: TurnRequest, reverify: Reverify, continue_turn: Contin
 
 
 def ended_turn(turn_draft: Sequence[int], drawn: Sequence[int], stops: Container[int], most: int) -> list[int]:
-    """Return the turn if the re-verifying pass ended it, else an empty list.
+    """Return the whole turn if the re-verifying pass already ended the turn, else an empty list.
 
-    ``drawn`` has the tokens drawn at the draft's positions and possibly one more; ``most`` is the turn's token limit.
+    ``drawn`` has the tokens sampled at the draft's positions and possibly one more; ``most`` is the turn's token limit.
     """
     turn = list(drawn[: shared(turn_draft, drawn) + 1])
     return turn if turn and (turn[-1] in stops or len(turn) >= most) else []
@@ -87,5 +87,5 @@ def _cut(drawn: Completion, count: int, *, drafted: int, same: int) -> Completio
 
 
 def shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
+    """Return the length of the common prefix of two turns."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

@@ -1,10 +1,10 @@
 """Assignment of dialogues to engine replicas.
 
-All samples of a task and all turns of a dialogue go to one replica's draft store and prefix cache. Each task has an
-owner replica by rendezvous hashing, so it finds its own turns again in later epochs, and a failed replica moves
-only its own tasks. A replica above its share passes new tasks on to the next one in the task's order
-(consistent hashing with bounded loads: Mirrokni, Thorup and Zadimoghaddam 2018), so that no replica keeps the
-others waiting.
+All samples of a task and all turns of a dialogue go to one engine replica, and so to one draft store and prefix
+cache. Rendezvous hashing gives each task an owner replica: the task finds its own turns there in later epochs, and
+only the tasks of a failed replica move. If the owner has more than its share of dialogues, a new task goes to the next
+replica in the task's order (consistent hashing with bounded loads: Mirrokni, Thorup and Zadimoghaddam 2018), so that
+no overloaded replica keeps all others waiting.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def route_key(state: DialogueState) -> str:
 def preference(key: str, replicas: Iterable[R]) -> list[R]:
     """Return the replicas in the order of preference of ``key`` (rendezvous hashing).
 
-    Removing a replica does not change the order of the others. Only the text of a replica's name counts.
+    Removing a replica does not change the order of the remaining replicas. The order depends on ``str(replica)``.
     """
 
     def weight(replica: R) -> bytes:
@@ -60,7 +60,7 @@ class TaskRoutes(Generic[R]):
     """
 
     def __init__(self, replicas: Sequence[R], *, slack: float = 1.25) -> None:
-        """Start with all replicas alive; one with ``slack`` times its share of dialogues takes no new tasks.
+        """Start with all replicas alive; at ``slack`` times its share of dialogues a replica takes no new tasks.
 
         Raises:
             ValueError: If there is no replica, or ``slack`` is below 1.
@@ -70,9 +70,9 @@ class TaskRoutes(Generic[R]):
         if not slack >= 1:
             raise ValueError(f"slack must be at least 1 (each replica takes its share), got {slack}")
         self._slack = slack
-        self._live: dict[R, Counter[str]] = {}
+        self._live: dict[R, Counter[str]] = {}  #: number of running dialogues by key, for each replica
         self._lost: set[R] = set()
-        self._assigned: dict[str, R] = {}
+        self._assigned: dict[str, R] = {}  #: replica of each key that has running dialogues
         for replica in replicas:
             self.add(replica)
 
@@ -88,7 +88,7 @@ class TaskRoutes(Generic[R]):
         return {replica: live.total() for replica, live in self._live.items()}
 
     def acquire(self, key: str) -> R:
-        """Assign one dialogue to a replica; live dialogues of one key share a replica.
+        """Assign one dialogue to a replica; running dialogues of one key share a replica.
 
         Raises:
             NoReplicas: If all have failed.
@@ -125,7 +125,7 @@ class TaskRoutes(Generic[R]):
                 del self._assigned[key]
 
     def add(self, replica: R) -> None:
-        """Add a replica, or replace a failed one of that name and forget its dialogues."""
+        """Add a replica, or replace a failed replica of the same name and forget its dialogues."""
         self._live[replica] = Counter()
         self._lost.discard(replica)
 

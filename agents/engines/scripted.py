@@ -46,7 +46,7 @@ class ScriptedEngine:
 def turn_tokens(text: str, tokenizer: Any, stop_token_ids: Sequence[int]) -> list[int]:
     """Return a turn's text as a policy would sample it, ended by the first stop token unless it ends with one."""
     tokens = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    # Some formats of tool calls end the turn themselves.
+    # Some tool-call formats already end with a stop token.
     ended = bool(tokens) and tokens[-1] in stop_token_ids
     return tokens if ended else tokens + list(stop_token_ids[:1])
 

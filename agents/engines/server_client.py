@@ -51,7 +51,7 @@ class ServerClient:
         self._thread = EventThread(f"the client of {kind}")
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``, which sends requests, from a coroutine of any loop; cancelling the caller cancels it."""
+        """Await ``work``, which sends requests, in a coroutine of any loop; cancelling the caller cancels ``work``."""
         return await self._thread.run(work)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -75,7 +75,7 @@ class ServerClient:
 
         Raises:
             ServerError: If the server refuses.
-            ServerGone: If it does not answer.
+            ServerGone: If the server does not answer.
         """
         reply = await self.answer(method, path, body)
         if reply.status_code != 200:
@@ -88,14 +88,14 @@ class ServerClient:
             self._thread.close()
 
 
-#: above the ports of Ray's workers (10,002 to 19,999), below Linux's ephemeral ports (from 32,768)
+#: ports above those of Ray's workers (10,002 to 19,999) and below those of Linux's outgoing connections (from 32,768)
 _RANGE = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens and which no connection will take.
+    """Return a port on which nothing listens and which the system gives to no outgoing connection.
 
-    SGLang derives another port from it, 10,000 higher, which is valid as well.
+    SGLang also uses the port 10,000 higher, which is a valid port, too.
 
     Raises:
         OSError: If none was found.

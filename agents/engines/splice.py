@@ -20,7 +20,7 @@ def add_stats(first: DraftStats, second: DraftStats) -> DraftStats:
     )
 
 
-#: optional fields, and the values that an empty field stands for
+#: per optional field, the values that an empty field stands for
 _DEFAULTS: dict[str, Callable[[Completion], Any]] = {
     "accepted": lambda part: (False,) * len(part.token_ids),
     "levels": lambda part: "A" * len(part.token_ids),
@@ -32,8 +32,8 @@ _DEFAULTS: dict[str, Callable[[Completion], Any]] = {
 def join(head: Completion, tail: Completion) -> Completion:
     """Return the completion of ``head`` followed by ``tail``, which was sampled after the prompt and ``head``.
 
-    A field that only one of them has is filled up for the other; ``behaviour_logprobs`` needs both. ``tail`` counts the
-    head as prompt, so ``cached_tokens`` comes from ``head``; the finish reason is the tail's.
+    If only one of them has an optional field, the other gets default values; ``behaviour_logprobs`` needs both. For
+    ``tail`` the head is prompt, so ``cached_tokens`` comes from ``head``. The finish reason is that of ``tail``.
     """
     whole = {
         name: (getattr(head, name) or filled(head)) + (getattr(tail, name) or filled(tail))

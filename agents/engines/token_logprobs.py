@@ -1,7 +1,7 @@
 """Log-probabilities that an external engine reports, as arrays, and the scores computed from them.
 
-Such engines report log-probabilities at temperature 1, before any transform. The requested distribution is
-computed from them here.
+External engines report log-probabilities at temperature 1, before any transform. This module computes the requested
+distribution from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TokenLogprobs(NamedTuple):
 
     @classmethod
     def from_flat(cls, flat: Any, width: int, positions: slice = slice(None)) -> TokenLogprobs:
-        """Read vLLM's ``FlatLogprobs``: per position the token itself, then at least ``width`` most probable."""
+        """Read vLLM's ``FlatLogprobs``: per position the token itself, then ``width`` or more most probable tokens."""
         starts = np.array(flat.start_indices[positions], np.int64)
         entries = starts[:, None] + np.arange(width + 1)
         logprobs = np.array(flat.logprobs, np.float64)[entries]
@@ -66,7 +66,7 @@ class TokenLogprobs(NamedTuple):
 
 
 def reshapes(sampling: Sampling) -> bool:
-    """Return whether scoring needs the whole distribution, i.e. anything but the model at temperature 1."""
+    """Return whether scoring needs the whole vocabulary: at any setting but the model's own at temperature 1."""
     return sampling.temperature != 1 or sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0
 
 
@@ -95,8 +95,8 @@ def scores(
 ) -> Scores:
     """Score given tokens under ``sampling``.
 
-    ``readings`` are at temperature 1, at each token and after the last one, and cover the whole vocabulary if
-    ``reshapes(sampling)``. The ``top`` most probable tokens are recorded at the same positions.
+    ``readings`` are log-probabilities at temperature 1, for each token's position and the one after the last token. If
+    ``reshapes(sampling)``, they cover the whole vocabulary. The ``top`` most probable tokens have these positions, too.
     """
     count = len(tokens)
     entries: dict[str, Any] = {"cached_tokens": cached_tokens, "weights_version": weights_version}

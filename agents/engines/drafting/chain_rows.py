@@ -1,9 +1,9 @@
-"""Live turns of an engine whose drafts are chains, kept in arrays.
+"""Running turns, kept in arrays, of an engine whose drafts are chains: one continuation per turn, no tree.
 
-In a step in which no turn begins or ends, all per-row work is in compiled code: ``read`` takes the step's tokens,
-``propose`` passes them to the draft store and writes the next drafts, without the GIL. A turn ends by its own rule,
-at its length or a stop token, whatever the engine samples after it: an engine with asynchronous scheduling may keep
-the turn in its batch for another step.
+In a step in which no turn begins or ends, compiled code does all per-row work without the GIL: ``read`` takes the
+step's tokens, and ``propose`` passes them to the draft store and writes the next drafts. A turn ends here at its
+maximum length or a stop token. Tokens after that are ignored: an engine with asynchronous scheduling may keep the turn
+in its batch for another step.
 
 Not thread-safe. Drafts change how many passes a turn takes, never its tokens.
 """
@@ -31,7 +31,7 @@ _NO_ENDS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainTurn:
-    """A turn that begins."""
+    """A turn that begins to be sampled."""
 
     state: DialogueState
     prompt: Sequence[int]  #: token ids
@@ -45,19 +45,19 @@ class StepResult(NamedTuple):
     """Outcome of a step; its arrays are valid until the next ``read``."""
 
     rows: int  #: requests that sampled
-    live: int  #: turns among them that continue
-    tokens: int  #: tokens of the turns
-    turn_drafted: int  #: next tokens of callers' drafts
+    live: int  #: turns among these requests that continue
+    tokens: int  #: new tokens of all turns
+    turn_drafted: int  #: tokens of callers' drafts that may be proposed next
     ended: NDArray[np.int32]  #: slots of the turns that ended, shape (turns,)
-    estimates: NDArray[np.float32]  #: the store's estimate of each verified draft token of its own, shape (tokens,)
-    accepted: NDArray[np.bool_]  #: whether the policy sampled it, shape (tokens,)
-    whole: bool  #: all turns that drafts were requested for sampled, and no draft was a caller's
+    estimates: NDArray[np.float32]  #: the store's estimate of each of its verified draft tokens, shape (tokens,)
+    accepted: NDArray[np.bool_]  #: whether the policy sampled each of these, shape (tokens,)
+    whole: bool  #: whether each turn with requested drafts sampled, and no draft was a caller's
 
 
 class Counters(NamedTuple):
     """Counters of one turn."""
 
-    verify_steps: int  #: steps in which it sampled
+    verify_steps: int  #: steps in which the turn sampled
     offered: int  #: draft tokens that were verified
     accepted: int  #: draft tokens that the policy itself sampled
 
@@ -69,15 +69,15 @@ class ChainRows:
         self._forest = forest
         self._longest = longest
         self._step = 0
-        self._asked = 0  #: turns that drafts were requested for after the last step
+        self._asked = 0  #: turns for which drafts were requested after the last step
         self._live = 0
-        self._waiting = self._held = 0  #: turns that hold tokens, and the number of these tokens
-        self._held_steps = 0
+        self._waiting = self._held = 0  #: turns with tokens that the store lacks, and the number of these
+        self._held_steps = 0  #: steps since the store got tokens; ``HELD_STEPS`` makes the next step pass them on
         self._ended: NDArray[np.int32] = _NO_ENDS
         self._new: list[int] = []  #: slots of turns that the store does not know yet
         self._turns: dict[int, ChainTurn] = {}
         self._handles: dict[int, int] = {}  #: the store's handles of live turns, by slot
-        self._free: list[int] = []
+        self._free: list[int] = []  #: unused slots
         self._turn_draft_end = 0  #: end of the used part of ``Chains.turn_drafts``
         self._chains = Chains(
             records=np.zeros(0, CHAIN),
@@ -87,7 +87,7 @@ class ChainRows:
             estimates=np.zeros((0, longest), np.float32),
             waiting=np.zeros(0, np.int32),
         )
-        self._most_rows = -1
+        self._most_rows = -1  #: rows for which the working arrays have space
         self._make_room(0)
 
     def begin(self, turns: Sequence[ChainTurn]) -> list[int]:
@@ -105,7 +105,7 @@ class ChainRows:
             record = np.zeros((), CHAIN)
             record["live"], record["prompt"] = 1, len(turn.prompt)
             record["least"], record["most"] = turn.least, turn.most
-            # -2 equals no step and none before a step: the turn has not sampled yet.
+            # -2 is neither a step nor the step before one, so it marks a turn that has not sampled yet.
             record["step"] = record["asked"] = -2
             record["turn_draft"], record["turn_drafted"] = self._keep_turn_draft(turn.turn_draft), len(turn.turn_draft)
             self._chains.records[slot] = record
@@ -121,14 +121,15 @@ class ChainRows:
 
         Args:
             slots: Slot of each row of the batch, -1 for none, shape (rows,).
-            tokens: New tokens, -1 after the last, shape (rows or more, any); with ``ends``, prompt and tokens.
+            tokens: New tokens, -1 after the last, shape (rows or more, any); with ``ends``, prompts and all tokens.
             ends: Length of prompt and tokens of each row, 0 if the row sampled nothing, shape (rows,).
         """
         self._step += 1
         self._make_room(len(slots))
         given = slots, tokens, _NO_ENDS if ends is None else ends, self._step, self._waiting
         found = Read(*read(*given, self._chains, self._verdicts))
-        # If a turn's held tokens do not fit, ``read`` has changed nothing: widen the table and read again.
+        # ``held`` has each turn's tokens that the store lacks. If they do not fit, ``read`` has changed nothing: widen
+        # ``held`` and read again.
         if found.most > self._chains.held.shape[1]:
             self._chains = self._chains._replace(held=_wider(self._chains.held, found.most))
             found = Read(*read(*given, self._chains, self._verdicts))
@@ -168,21 +169,21 @@ class ChainRows:
         most: int | None = None,
         widths: NDArray[np.int32] | None = None,
     ) -> None:
-        """Pass the tokens read to the store, end the turns that ended, and draft.
+        """Pass the tokens of ``read`` to the store, close ended turns in the store, and write the next drafts.
 
         While nothing is drafted, the store gets the tokens of several steps at once.
 
         Args:
             drafts: Filled, -1 after the last token, shape (rows, at least the maximum draft length).
             counts: Filled with the draft lengths, shape (rows,).
-            allowed: Limits of the store's drafts; ``None`` proposes nothing, no caller's draft either.
+            allowed: Limits of the store's drafts; ``None`` proposes nothing, not even callers' drafts.
             most: Maximum tokens of callers' drafts of all rows together; ``None`` is no bound.
             widths: Maximum length of each draft, shape (rows,).
 
         Raises:
             UnknownTurn: If the store was cleared while turns were live.
         """
-        # Raises UnknownTurn if the store was cleared: one handle is enough to find out.
+        # Raises UnknownTurn if the store was cleared; checking one handle is enough.
         if self._handles:
             self._forest.live_table.rows([next(iter(self._handles.values()))])
         self._register()
@@ -190,7 +191,7 @@ class ChainRows:
         asks, flush = allowed is not None and allowed.nodes > 0 and self._live > 0, self._held_steps > HELD_STEPS
         if flush:
             self._held_steps = 0
-        # A turn that ended must reach the store before it is closed there, even between two flushes.
+        # The tokens of an ended turn must reach the store before the turn is closed there, even if no flush is due.
         if len(self._ended):
             self._flush(self._chains.waiting[: self._waiting] if flush else self._ended)
             self._finish(self._ended.tolist(), keep=True)
@@ -207,7 +208,7 @@ class ChainRows:
             self._held_steps = HELD_STEPS
 
     def cut(self, slots: NDArray[np.int32], length: int) -> None:
-        """Drop proposed tokens after the first ``length``, which will not be verified."""
+        """Drop proposed tokens after the first ``length`` of each row; the engine will not verify them."""
         known = slots[slots >= 0]
         drafted = self._chains.records["drafted"]
         drafted[known] = np.minimum(drafted[known], length)
@@ -243,13 +244,13 @@ class ChainRows:
         return [self._chains.turn_drafts[begin:end].tolist() for begin, end in spans]
 
     def max_draft_lengths(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the maximum draft length of each turn, one less than its tokens left, shape (rows,)."""
+        """Return each turn's maximum draft length, shape (rows,): a step adds one token, so one less than are left."""
         records = self._chains.records
         left: NDArray[np.int32] = records["most"][slots] - records["committed"][slots] - 1
         return left.clip(0)
 
     def end(self, slots: Sequence[int], *, keep: bool) -> None:
-        """Remove turns and free their slots. Live turns end here; their tokens may draft others if ``keep``."""
+        """Remove turns and free their slots. Running turns end; ``keep`` stores them as drafts for other turns."""
         self._register()
         live = [slot for slot in slots if slot in self._handles]
         if live:
@@ -281,7 +282,7 @@ class ChainRows:
 
     def _advance(self, due: NDArray[np.int32], slots: NDArray[np.int32], least: float, out: Proposals) -> None:
         held = self._chains.records["held"]
-        # Summing over ``due`` is only needed if a part of the waiting turns is due.
+        # ``self._held`` is the sum if all waiting turns are due.
         all_ = len(due) == self._waiting
         tokens = self._held if all_ else int(held[due].sum())
         self._forest.advance(self._chains, due, tokens, slots, step=self._step, min_probability=least, out=out)
@@ -301,8 +302,8 @@ class ChainRows:
         self._chains = self._chains._replace(**grown)
 
     def _keep_turn_draft(self, turn_draft: Sequence[int]) -> int:
-        # All drafts share one array. Packing a full array drops the drafts of ended turns, and drafts that the policy
-        # has diverged from.
+        # All callers' drafts share one array. When the array is full, packing it drops the drafts of ended turns, and
+        # drafts from which the policy has diverged.
         if not turn_draft:
             return 0
         if self._turn_draft_end + len(turn_draft) > len(self._chains.turn_drafts):
@@ -327,7 +328,7 @@ class ChainRows:
         self._turn_draft_end = end
         self._chains = self._chains._replace(turn_drafts=new)
 
-    def _make_room(self, rows: int) -> None:
+    def _make_room(self, rows: int) -> None:  # enlarges the working arrays for batches of ``rows`` rows
         if rows <= self._most_rows:
             return
         self._most_rows = size = 2 * rows
@@ -337,7 +338,7 @@ class ChainRows:
         indices, live, depths, nodes = np.zeros((4, size), np.int64)
         self._space = Space(rows=indices, live=live, room=depths, nodes=nodes, paths=paths())
         self._verdicts = Verdicts(ended=np.zeros(size, np.int32), estimates=paths(), accepted=np.zeros(count, np.bool_))
-        self._none = np.zeros((0, self._longest), np.int32)
+        self._none = np.zeros((0, self._longest), np.int32)  # drafts of a batch without rows
 
 
 @cache

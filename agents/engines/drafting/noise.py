@@ -1,6 +1,7 @@
-"""The token noise of ``turntree.spec_tree.rules.noise`` in PyTorch, with the same bits on the CPU and on a GPU.
+"""The token noise of ``turntree.spec_tree.rules.noise`` in PyTorch, bit-identical on the CPU and on a GPU.
 
-The operations and their order are the same, each a PyTorch call of its own, so that nothing can be fused.
+The operations and their order are those of the NumPy version. Each is a PyTorch call of its own: a fused operation
+would round differently.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ def _minus_log(u: Tensor) -> Tensor:
     return -(exponent.double() * LN2 + logarithm)
 
 
-def _mix(x: Tensor) -> Tensor:
+def _mix(x: Tensor) -> Tensor:  # the hash of SplitMix64
     x = (x ^ _shifted(x, 30)) * _signed(FIRST)
     x = (x ^ _shifted(x, 27)) * _signed(SECOND)
     return x ^ _shifted(x, 31)
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    # PyTorch's int64 is signed: clear the copies of the sign bit that a right shift brings in.
+    # A right shift of unsigned words: PyTorch's int64 is signed, so clear the copies of the sign bit.
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
-def _signed(word: int) -> int:
+def _signed(word: int) -> int:  # the int64 with the bits of an unsigned word
     return word - (1 << 64) if word >= 1 << 63 else word

@@ -1,8 +1,9 @@
-"""Exponential race that draws a token: the winner is ``argmin E / p``.
+"""Sampling by a race of exponential clocks: the token with the smallest clock ``E / p`` wins.
 
-The noise E depends on seed, position in the turn, and token. So a draw depends only on the policy's distribution and
-the seed, and similar distributions mostly give the same token (Gumbel coupling). A compiled loop does it on the
-CPU, one kernel on a GPU (``race_kernel``), PyTorch operations without Triton.
+Here p is the token's probability, and E = -log(u) is exponential noise that depends only on seed, position in the
+turn, and token. So seed and policy determine the sampled token, and similar policies mostly sample the same token
+(Gumbel coupling). The race runs in a compiled loop on the CPU and in one Triton kernel on a GPU (``race_kernel``),
+or in PyTorch operations if Triton is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ROOT_HALF = np.int64(noise.ROOT_HALF)
 _MANTISSA = np.int64(52)
 _ATANH = noise.ATANH
 _LN2 = noise.LN2
-_SURE = 1.0 - 1e-9  #: factor of a lower bound, with a margin far above the bound's rounding error
+_SURE = 1.0 - 1e-9  #: factor that keeps the bound -log(u) >= 1 - u safe: its margin is far above the rounding error
 _BLOCK = 128  #: tokens hashed together before any is compared
 with np.errstate(over="ignore"):
     _STEPS = _GOLDEN * np.arange(_BLOCK, dtype=np.uint64)
@@ -84,7 +85,7 @@ def race_by_tensors(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.i
 
 
 def _on(device: torch.device, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
-    # int64 on the device, without waiting for the device
+    # seeds and positions as int64 on the device, copied without waiting for the device
     turn_positions = torch.as_tensor(positions).long()
     return _bits(seeds).to(device, non_blocking=True), turn_positions.to(device, non_blocking=True)
 
@@ -94,20 +95,20 @@ def _bits(seeds: Seeds) -> Tensor:
 
 
 @njit(inline="always")
-def _mix(x: Any) -> Any:
+def _mix(x: Any) -> Any:  # the hash of SplitMix64
     x = (x ^ (x >> _30)) * _FIRST
     x = (x ^ (x >> _27)) * _SECOND
     return x ^ (x >> _31)
 
 
 @njit(inline="always")
-def _uniform(word: Any) -> Any:
+def _uniform(word: Any) -> Any:  # an odd multiple of 2**-53 in (0, 1)
     return (2.0 * np.float64(np.int64(_mix(word) >> _12)) + 1.0) * 2.0**-53
 
 
 @njit(inline="always")
 def _clock(u: Any, real: Any, bits: Any) -> Any:
-    # -log(u); ``real`` and ``bits`` are one number, as a float and as its bits
+    # Return -log(u). ``real`` and ``bits`` are one working number, viewed as a float and as its bits.
     real[0] = u
     exponent = (bits[0] - _ROOT_HALF) >> _MANTISSA
     bits[0] -= exponent << _MANTISSA
@@ -121,7 +122,7 @@ def _clock(u: Any, real: Any, bits: Any) -> Any:
 
 @njit(inline="always")
 def _most(words: Any) -> Any:
-    # The race starts at the likeliest token: an early clock makes it short.
+    # Start the race at the likeliest token: against its early clock, few others need a logarithm.
     largest = words[0]
     for word in words:
         largest = max(largest, word)
@@ -133,7 +134,7 @@ def _most(words: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
-    # ``words`` are the bits of p: never negative, so they order like p as integers and compare faster.
+    # ``words`` are the bits of p. As p >= 0, they have the order of p as integers, which compare faster than floats.
     real = np.empty(1, np.float64)
     bits = real.view(np.int64)
     for row in range(p.shape[0]):
@@ -144,13 +145,13 @@ def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
         for start in range(0, p.shape[1], _BLOCK):
             block = row_p[start : start + _BLOCK]
             ahead = word + _GOLDEN * np.uint64(start)
-            # First pass: count the tokens whose lower bound could still win, from the hash alone, without branches.
+            # First pass: count the tokens that could win by -log(u) >= 1 - u, without a logarithm or a branch.
             hopeful = np.int64(0)
             for i in range(len(block)):
                 hopeful += np.int64((1.0 - _uniform(ahead + _STEPS[i])) * _SURE <= first * np.float64(block[i]))
             if hopeful == 0:
                 continue
-            # Second pass, in few blocks: take logarithms where the bound allows. Ties go to the smaller token.
+            # Second pass, in few blocks: take the logarithms of these tokens. Ties go to the smaller token.
             for i in range(len(block)):
                 u, mass = _uniform(ahead + _STEPS[i]), np.float64(block[i])
                 if (1.0 - u) * _SURE > first * mass:

@@ -1,11 +1,12 @@
-"""``race`` as one Triton kernel: one launch for all rows, one read of the logits, no output of their size.
+"""Sampling by a race of exponential clocks in one Triton kernel: the token with the smallest ``-log(u) / weight`` wins.
 
-A program draws one row, block by block, and keeps the earliest clock so far. An exponential clock is never earlier
-than ``1 - u``, so in most blocks the hash alone shows that every token loses, and no logarithm is taken.
+One launch samples all rows, reads the logits once, and writes only the winners. Each program samples one row, block by
+block, and keeps the earliest clock so far. u is a uniform number hashed from seed, position and token. As
+``-log(u) >= 1 - u``, most blocks are ruled out without a logarithm.
 
-The noise has the bits of ``turntree.spec_tree.rules.noise``: the same float64 operations in the same order, unfused
-(``enable_fp_fusion``). For probabilities the winner is that of ``race_by_tensors``. For logits it is the earliest of
-``E / exp(logit - highest)`` in float64, which rounds less than a float32 softmax, and depends on its own row alone.
+The noise is bit-identical to that of ``turntree.spec_tree.rules.noise``: the same float64 operations in the same order,
+unfused (``enable_fp_fusion``). For probabilities the winner is that of ``race_by_tensors``. For logits the weights are
+``exp(logit - highest)`` in float64, which rounds less than a float32 softmax. A row's winner depends on that row alone.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _ROOT_HALF = tl.constexpr(noise.ROOT_HALF)
 _LN2 = tl.constexpr(noise.LN2)
 _A0, _A1, _A2, _A3, _A4, _A5, _A6 = map(tl.constexpr, noise.ATANH)
 _GRID = tl.constexpr(2.0**-53)
-_SURE = tl.constexpr(1.0 - 1e-4)  #: factor of a lower bound, with a margin above the rounding of a float32 probability
-LOWEST = tl.constexpr(-3.4028234663852886e38)
+_SURE = tl.constexpr(1.0 - 1e-4)  #: factor that keeps the bound 1 - u safe against the rounding of float32 weights
+LOWEST = tl.constexpr(-3.4028234663852886e38)  #: lowest float32; minus infinity would give NaN in differences
 BLOCK = 2048  #: tokens of a row that are read at once
 
 
 @triton.jit
-def _mix(x):
+def _mix(x):  # the hash of SplitMix64
     x = (x ^ (x >> 30)) * _FIRST
     x = (x ^ (x >> 27)) * _SECOND
     return x ^ (x >> 31)
@@ -38,13 +39,13 @@ def _mix(x):
 
 @triton.jit
 def stream(seed, position):
-    """Return the common part of the words of all tokens at a seed and position, both uint64."""
+    """Return the hash state that all tokens at a seed and position (both uint64) start from."""
     return _mix(_mix(seed + _GOLDEN) + _GOLDEN * position) + _GOLDEN
 
 
 @triton.jit
 def uniform(begin, tokens):
-    """Return odd multiples of 2**-53, float64; ``begin`` is a ``stream``, ``tokens`` are uint64."""
+    """Return odd multiples of 2**-53 in (0, 1), float64; ``begin`` is a result of ``stream``, ``tokens`` are uint64."""
     word = _mix(begin + _GOLDEN * tokens)
     return (2.0 * (word >> 12).to(tl.int64).to(tl.float64) + 1.0) * _GRID
 
@@ -69,10 +70,11 @@ def minus_log(u):
 def race_block(begin, start, tokens, value, highest, bound, earliest, winner, LOGITS: tl.constexpr):
     """Return the earliest clock (float64) and its token (int64), including one more block.
 
-    ``bound`` has the block's weights, float64. With LOGITS they are rounded to float32, and ``value`` has the logits.
+    ``bound`` has the block's weights, float64; with LOGITS they were rounded to float32, and ``value`` has the logits.
+    ``begin`` is the row's hash state, ``start`` the block's first token, ``highest`` the highest logit so far.
     """
     u = uniform(begin, tokens.to(tl.uint64))
-    # False while nothing was drawn: infinity times 0 is NaN.
+    # While ``earliest`` is infinite, no token is lost: infinity times 0 is NaN, and a comparison with NaN is false.
     lost = (1.0 - u) * _SURE > earliest * bound
     if tl.min(lost.to(tl.int32), 0) == 0:
         weight = bound
@@ -98,7 +100,7 @@ def _race(values, seeds, positions, winners, stride, size, LOGITS: tl.constexpr,
             value = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf")).to(tl.float32)
             before = highest
             highest = tl.maximum(highest, tl.max(value, 0))
-            # Clocks are relative to weights exp(logit - highest so far): rescale the earliest one when it grows.
+            # Clocks use weights exp(logit - highest), so rescale ``earliest`` when ``highest`` grows.
             earliest = earliest * tl.exp(highest.to(tl.float64) - before.to(tl.float64))
             bound = tl.exp(value - highest).to(tl.float64)
         else:

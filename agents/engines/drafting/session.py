@@ -1,7 +1,8 @@
 """The drafting session: the interface between an engine's live turns and the draft store.
 
-An engine reports which turns it samples, their tokens, and when they end. It chooses how many nodes a step drafts.
-Each sampled token is committed to the store once, in order, before drafts and before the turn ends.
+An engine reports which turns it samples, their tokens, and when they end. It chooses how many nodes (draft tokens of
+a tree) a step may have. The session commits each sampled token to the store once, in order: before the store drafts
+again, and before the turn ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from turntree.spec_tree.draft import DraftBatch
 if TYPE_CHECKING:
     from turntree.spec_tree import DialogueState, SpecForest
 
-HELD_STEPS = 16  #: steps without drafts that are committed to the store at once; a single step costs nearly as much
+HELD_STEPS = 16  #: steps without drafts whose tokens are committed at once, for little more time than one step's
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -46,10 +47,10 @@ class DraftCounts:
     """Counters since the engine started."""
 
     steps: int = 0  #: passes after which some turn continued
-    plain_steps: int = 0  #: passes among them without drafts; 0 if the engine does not distinguish
+    plain_steps: int = 0  #: passes counted in ``steps`` that had no drafts; 0 if not reported
     rows: int = 0  #: turns that sampled in a pass, summed over passes
-    tokens: int = 0  #: their tokens committed to the store
-    verified: int = 0  #: tokens that the model ran over for them, padding included; 0 if not reported
+    tokens: int = 0  #: sampled tokens committed to the store
+    verified: int = 0  #: tokens that the model processed in these passes, padding included; 0 if not reported
     drafted: int = 0  #: draft tokens verified
     accepted: int = 0  #: draft tokens that the policy itself sampled
     draft_seconds: float = 0.0  #: wall time of drafting and of updating the store
@@ -62,20 +63,20 @@ class DraftCounts:
 
 @dataclass(slots=True, kw_only=True)
 class DraftingSession:
-    """Begins, drafts, commits, ends and counts the turns of one engine, or of one rank of it."""
+    """Begins, drafts, commits, ends and counts the turns of one engine, or of one of the engine's ranks."""
 
     forest: SpecForest | None  #: the draft store; ``None`` drafts nothing
     counts: DraftCounts = field(default_factory=DraftCounts)
     #: sampled tokens of live turns that are not committed to the store yet
     _held: dict[DraftTurn, list[int]] = field(default_factory=dict)
-    _held_steps: int = 0
-    _marked: float = 0.0
-    _waited: float = 0.0
+    _held_steps: int = 0  #: steps since the store got tokens; ``HELD_STEPS`` makes the next commit pass them on
+    _marked: float = 0.0  #: time of the last ``mark_step``
+    _waited: float = 0.0  #: seconds since then in which the device waited for drafts
 
     def begin(
         self, turns: Sequence[DraftTurn], states: Sequence[DialogueState], prompts: Sequence[Sequence[int]]
     ) -> None:
-        """Register turns without a handle with the store; a turn is drafted from its own prompt too.
+        """Register turns that have no handle yet with the store. Drafts may also copy from the turn's own prompt.
 
         ``prompts`` has the token ids of each turn's prompt.
         """
@@ -102,7 +103,7 @@ class DraftingSession:
         """
         if self.forest is None or not turns or total_nodes == 0:
             return DraftBatch.empty(len(turns))
-        self._flush(list(self._held))  # drafts continue the latest tokens, and copy from siblings' latest ones
+        self._flush(list(self._held))  # drafts continue each turn's latest tokens, and copy from those of other turns
         batch = self.forest.draft(
             _handles(turns),
             max_nodes=max_nodes,
@@ -111,13 +112,13 @@ class DraftingSession:
             chain=chain,
             total_nodes=total_nodes,
         )
-        self._held_steps = HELD_STEPS  # the store learns from the tokens right after a draft: flush them at once
+        self._held_steps = HELD_STEPS  # the store learns from the tokens right after a draft: commit them at once
         return batch
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
         """Append the tokens sampled since the last call to turns, one sequence per row.
 
-        The store gets them before it drafts, before their turn ends, or after ``HELD_STEPS`` steps without either.
+        The store gets the tokens before it drafts, before the turn ends, or after ``HELD_STEPS`` steps without either.
         """
         for turn, sampled in zip(turns, tokens, strict=True):
             if turn.handle is not None and sampled:
@@ -130,7 +131,7 @@ class DraftingSession:
             self._held_steps = 0
 
     def end(self, turns: Sequence[DraftTurn], *, keep: bool) -> None:
-        """End turns; their tokens may draft others if ``keep``. Turns without a handle are ignored."""
+        """End turns; ``keep`` stores them as drafts for other turns. Turns without a handle are ignored."""
         live = [turn for turn in turns if turn.handle is not None]
         if self.forest is not None and live:
             self._flush([turn for turn in live if turn in self._held])
@@ -169,7 +170,7 @@ class DraftingSession:
         """Count the time since the last call as an engine step, with its waits for drafts.
 
         Args:
-            went_on: Whether a turn was live all that time; otherwise the engine may have been idle.
+            went_on: Whether a turn was live since the last call; otherwise the engine may have been idle.
         """
         if went_on:
             self.counts.seconds += now - self._marked

@@ -1,8 +1,8 @@
-"""Default bounds of a step's drafts: of all requests together on an accelerator, and the length of each.
+"""Default bounds on the drafts of one engine step: the total on an accelerator, and the length of each draft.
 
-Verification allocates several float32 tensors of the logits' size, one row per token: at a vocabulary of 151,936
-each takes 1.2 GB for 2,048 tokens, and 256 requests with drafts of 8 would have 2,304. Engines do not count these
-tensors when they divide an accelerator's memory.
+Verification allocates several float32 tensors as large as the logits, with one row per token. With a vocabulary of
+151,936 and 2,048 tokens, each tensor takes 1.2 GB; 256 requests with drafts of 8 tokens would verify 2,304 tokens.
+Engines do not count these tensors when they divide an accelerator's memory, so turntree bounds the tokens.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-VERIFIED = 2048  #: tokens of a step, including the last sampled one of each request
+VERIFIED = 2048  #: maximum tokens of a step, including the last sampled token of each request
 _SHORTEST = 8  #: draft length that every request may have, however many run
-#: sum of the draft lengths up to which drafts are longer. On recorded dialogues drafts are half as long as allowed
-#: (``benchmarks/store.py --only lengths``): about 256 tokens are verified, in which time an accelerator is mostly
-#: reading weights (estimated, not measured)
+#: draft tokens that a step's requests share if each can have more than ``_SHORTEST``. On recorded dialogues drafts are
+#: half as long as allowed (``benchmarks/store.py --only lengths``), so about 256 tokens are verified; for these an
+#: accelerator mostly reads weights (estimated, not measured)
 _TOGETHER = 512
-FREE = 256  #: tokens of a step up to which an accelerator mostly reads weights, so that padding costs nothing
+FREE = 256  #: tokens of a step up to which an accelerator mostly reads weights, so that padding takes no time
 
 
 def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int:
     """Return the maximum draft tokens of all requests together in one step.
 
     Args:
-        given: The setting; ``None`` is what ``VERIFIED`` leaves on an accelerator, and no bound on the CPU.
-        most: Bound by the engine's other limits.
+        given: The user's bound; ``None`` takes what ``VERIFIED`` leaves on an accelerator, no bound on the CPU.
+        most: The bound that follows from the engine's other limits.
 
     >>> most_drafted(None, 256, device="cuda", most=2304), most_drafted(None, 16, device="cuda", most=128)
     (1792, 128)
@@ -40,7 +40,7 @@ def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int
 def draft_length(rows: int, longest: int) -> int:
     """Return the maximum draft length in a step of ``rows`` requests, at most the engine's limit ``longest``.
 
-    Long drafts pay for few requests, for which a step of 32 tokens takes about as long as one of 8.
+    Long drafts pay off with few requests: a step of 32 tokens then takes about as long as a step of 8.
 
     >>> [draft_length(rows, 32) for rows in (0, 1, 16, 24, 64, 256)]
     [32, 32, 32, 21, 8, 8]
@@ -53,9 +53,10 @@ def draft_length(rows: int, longest: int) -> int:
 def common_length(lengths: NDArray[np.int32], choices: Sequence[int], most: int) -> int:
     """Return the common length that all drafts of a step are padded to, for graphs of one draft length.
 
-    It is the shortest that fits, within ``draft_length``. At least a quarter of the padded positions must be drafts,
-    unless the step is free: a request-step takes about ten times as long as one more token in it (estimated, not
-    measured), so more padding would cost what the drafts gain.
+    The result is the shortest choice that holds every draft, or the longest within ``draft_length``. At least a quarter
+    of the padded positions must hold draft tokens, unless the step has at most ``FREE`` tokens. More padding would cost
+    what the drafts gain: a step of one request takes about ten times as long as one more token in the step (estimated,
+    not measured).
 
     Args:
         lengths: Tokens of each draft, shape (rows,).

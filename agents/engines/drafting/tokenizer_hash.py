@@ -1,7 +1,7 @@
 """Hash of a tokenizer, which ties stores, checkpoints and shared turns to one policy.
 
-It covers the text of each token id, and which tokens are special. Not covered: how a text is split, the chat
-template, and which special token ends a text. Turns of tokenizers that differ only there are interchangeable.
+The hash covers the text of each token id, and which tokens are special. Not covered: how a text is split, the chat
+template, and which special token ends a text. Tokenizers that differ only in these can share turns (token ids).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tokenizer_hash(name: str, **where: Any) -> str:
         from transformers import AutoTokenizer
 
         return hash_of(AutoTokenizer.from_pretrained(name, local_files_only=True, **where))
-    except Exception as error:  # third-party files and code; the engine runs without the hash as well
+    except Exception as error:  # third-party files and code; an engine can run without the hash
         logger.info("draft stores are not tied to a tokenizer, since none of %s can be read: %s", name, error)
         return ""
 
@@ -53,9 +53,9 @@ def given_store(path: str | PathLike[str], tokenizer: str) -> str:
     the policy's tokenizer, empty if unknown.
 
     Raises:
-        UsageError: If there is no store, or it is from another tokenizer.
+        UsageError: If there is no store, or its turns are from another tokenizer.
     """
-    # Loads numba, which the hash does not need.
+    # Imported here because it loads numba, which the hash does not need.
     from turntree.spec_tree.store.snapshot import read_imported
 
     try:

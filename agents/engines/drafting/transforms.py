@@ -21,9 +21,9 @@ class Transforms(NamedTuple):
     top_k: Tensor  #: int64, -1 keeps all
     top_p: Tensor  #: 1 keeps all
     min_p: Tensor  #: 0 keeps all
-    greedy: bool  #: some row is greedy
-    sorts: bool  #: some row uses top-k or top-p
-    floors: bool  #: some row uses min-p
+    greedy: bool  #: whether any row is greedy
+    sorts: bool  #: whether any row uses top-k or top-p
+    floors: bool  #: whether any row uses min-p
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], like: Tensor) -> Transforms:
@@ -46,11 +46,12 @@ class Transforms(NamedTuple):
 
     @property
     def tempers_alone(self) -> bool:
+        # whether no row has a transform other than a positive temperature
         return not (self.greedy or self.sorts or self.floors)
 
 
 def tempered(logits: Tensor, transforms: Transforms) -> Tensor:
-    """Return logits over the temperature (1 if greedy), shape (rows, vocabulary)."""
+    """Return logits divided by the temperature (by 1 if greedy), shape (rows, vocabulary)."""
     temperature = transforms.temperature
     if transforms.greedy:
         temperature = temperature.where(temperature > 0, 1)
@@ -64,7 +65,7 @@ def transform(logits: Tensor, transforms: Transforms) -> Tensor:
     """
     scaled = tempered(logits, transforms)
     if transforms.floors:
-        # p >= min_p * max p, in logits.
+        # Keep p >= min_p * max p, written in logits.
         floor = scaled.amax(-1, keepdim=True) + transforms.min_p.log()[:, None]
         scaled = scaled.masked_fill(scaled < floor, float("-inf"))
     if transforms.sorts:
@@ -77,7 +78,7 @@ def transform(logits: Tensor, transforms: Transforms) -> Tensor:
 
 
 def _kept(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    # the token that crosses ``top_p`` stays
+    # top-k, then top-p; the token at which the mass reaches ``top_p`` stays
     probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
     limit = torch.where(top_k > 0, top_k, logits.shape[-1])[:, None]

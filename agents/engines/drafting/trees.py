@@ -1,4 +1,7 @@
-"""Operations on a batch of drafts: spread and select rows, and prepend turn-level drafts."""
+"""Operations on a batch of draft trees, one row per request: spread and select rows, and prepend turn-level drafts.
+
+A tree's nodes are draft tokens; a node continues the text of its parent.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 def spread(draft: DraftBatch, at: Sequence[int], rows: int) -> DraftBatch:
-    """Return the same trees as the rows ``at`` of ``rows`` rows; the other rows are empty."""
+    """Return a batch of ``rows`` rows that has the given trees at the rows ``at`` and no draft elsewhere."""
     if len(at) == rows:
         return draft
     counts = np.zeros(rows, np.int64)
@@ -40,7 +43,7 @@ def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
 
 
 def within(draft: DraftBatch, vocabulary: int) -> DraftBatch:
-    """Return the same trees without those that have a token outside of the vocabulary."""
+    """Return the batch with every tree removed (its row is empty) that has a token outside of the vocabulary."""
     beyond = draft.tokens >= vocabulary
     if not beyond.any():
         return draft

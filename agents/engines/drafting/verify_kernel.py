@@ -1,12 +1,13 @@
-"""A step's draws and their verification as Triton kernels: from the logits to tokens and log-probabilities.
+"""One step's sampling and draft verification as Triton kernels: from logits to tokens and log-probabilities.
 
-``draw_rows`` draws a token at each row of logits: the winner of ``race_kernel``'s race after the request's
-temperature, or the most probable token of a greedy request. The same read of the row sums exp(logit), which gives
-the winner's log-probability. With few rows, several programs share a row, so that the whole device works.
-``match_rows`` keeps each request's winners that agree with its draft, and the one after them.
+``draw_rows`` samples a token at each row of logits, by a race of exponential clocks (``race_kernel``: the token with
+the smallest ``-log(u) / weight`` wins) after dividing by the request's temperature. A greedy request gets the most
+probable token. The same read of the row sums exp(logit), which gives the sampled token's log-probability. With few
+rows, several programs share a row, so that the whole device works. ``match_rows`` keeps each request's sampled tokens
+that agree with its draft, and the first token after them.
 
-The winners are those of ``race_kernel.race_rows`` on float32 logits divided by the temperature. One compiled variant
-per model serves every step: numbers that change between steps are not specialised.
+The tokens are those of ``race_kernel.race_rows`` on float32 logits divided by the temperature. One compiled variant per
+model serves every step, since Triton does not specialise the numbers that change between steps.
 
 Not covered: top-k, top-p, penalties and masks; ``agents/engines/vllm/drawing`` selects the requests without them.
 """
@@ -23,6 +24,7 @@ from turntree.agents.engines.drafting.race_kernel import BLOCK, LOWEST, race_blo
 _GREEDY = tl.constexpr(1e-5)  #: temperature below which the most probable token is taken, as in vLLM
 _AT_ONCE = 32  #: tokens of a request that are compared at once
 PROGRAMS = 512  #: maximum programs that share the rows, about four per multiprocessor of an H100
+#: arguments of ``_draw`` that change between steps
 _VARYING = ("parts", "rows", "ends", "positions", "indices", "shift", "count", "all_rows", "drafted", "split", "length")
 
 
@@ -46,14 +48,14 @@ def _read_part(logits, begin, first, last, size, temperature, BLOCK: tl.constexp
             value = tl.div_rn(value, divisor)
         most = tl.max(value, 0)
         if most > highest:
-            # Clocks and the sum are relative to weights exp(logit - highest so far): rescale both when it grows.
+            # Clocks and the sum use weights exp(logit - highest), so rescale both when ``highest`` grows.
             grown = tl.exp(most.to(tl.float64) - highest.to(tl.float64))
             earliest = earliest * grown
             total = total / grown
             highest = most
             if greedy:
                 winner = start + tl.argmax(value, 0).to(tl.int64)
-                # A constant clock: ``_merge`` rescales it by the highest logits, so the part with the highest one wins.
+                # A constant clock: ``_merge`` rescales it by the parts' highest logits, so the highest wins.
                 earliest = tl.full((), 1.0, tl.float64)
                 alike = tl.full((), 0, tl.int32)
         weights = tl.exp(value - highest)
@@ -78,9 +80,9 @@ def _draw(
     if drafted:
         row = tl.load(ends + request - 1, mask=request > 0, other=0).to(tl.int64) + step
         end = tl.load(ends + request).to(tl.int64)
-    # Requests have different numbers of rows: the grid is as wide as the longest draft.
+    # The grid is as wide as the longest draft; a request with fewer rows leaves the rest unused.
     if row < end:
-        # The drawn token comes one position after the token whose logits these are.
+        # Logits belong to the token that they follow; the sampled token is at the next position.
         position = tl.load(positions + tl.load(indices + row).to(tl.int64) + shift).to(tl.int64) + 1
         seed = tl.load(rows + request).to(tl.uint64, bitcast=True)
         begin = stream(seed, (position + tl.load(rows + count + request)).to(tl.uint64))
@@ -103,6 +105,7 @@ def _draw(
 _OF_PARTS = ("parts", "found", "all_rows", "split")
 
 
+# Joins the parts of each row: ``found`` gets the planes that ``draw_rows`` returns.
 @triton.jit(do_not_specialize=_OF_PARTS, do_not_specialize_on_alignment=_OF_PARTS)
 def _merge(parts, found, all_rows, split, AT_ONCE: tl.constexpr):
     row = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
@@ -176,12 +179,12 @@ def draw_rows(
         rows: Per request, int64, shape (3, requests): bits of the seed; offset from a token's position in the sequence
             to its position in the turn; bits of the float64 temperature.
         positions: Position in its sequence of each token of the pass, int64, shape (tokens,).
-        indices: Indices into ``positions`` of the tokens with these logits, less ``shift``, shape (rows,).
+        indices: For each row of logits, the index in ``positions`` of the token that it follows, minus ``shift``.
         ends: End of each request's rows, shape (requests,); ``None`` if each has one row.
 
     Returns:
-        int32, shape (3, rows): tokens, bits of their float32 log-probabilities, and for greedy requests the number of
-        logits not below theirs (0 for others).
+        int32, shape (3, rows): tokens, bits of their float32 log-probabilities, and for greedy requests how many logits
+        equal the highest one (0 for other requests).
     """
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     (count, size), requests, device = logits.shape, rows.shape[1], logits.device
@@ -217,7 +220,7 @@ def draw_rows(
 
 
 def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tensor:
-    """Keep the tokens that agree with the drafts, and the one after them.
+    """Keep each request's tokens that agree with its draft, and the first token after them.
 
     Args:
         found: Result of ``draw_rows``, shape (3, rows).
@@ -225,7 +228,7 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
         ends: End of each request's rows, one more than its drafted tokens, shape (requests,).
 
     Returns:
-        int32, shape (3, requests, width): as ``found``; after a request's last token -1, and 0 in the other planes.
+        int32, shape (3, requests, width): as ``found``. After a request's last token, tokens are -1, other numbers 0.
     """
     out = torch.empty((3, len(ends), width), dtype=torch.int32, device=found.device)
     if len(ends):
@@ -234,7 +237,7 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
 
 
 def warm_up(logits: Tensor) -> None:
-    """Compile the kernels for logits like these, of at least one row, so that no step waits for it."""
+    """Compile the kernels for logits like these (at least one row), so that no step waits for compilation."""
     device = logits.device
     one = torch.ones(1, dtype=torch.int32, device=device)
     rows, positions = (torch.zeros(size, dtype=torch.int64, device=device) for size in ((3, 1), (1,)))

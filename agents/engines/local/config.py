@@ -16,16 +16,16 @@ class Speculation:
     min_probability: float = 0.05
     """Minimum estimated probability of the whole path to a node.
 
-    An adaptive engine chooses its threshold from here up. A low value is best for few concurrent requests."""
+    An adaptive engine chooses a threshold of at least this value. Choose a low one for few concurrent requests."""
     chain: bool = False
     """Draft one continuation instead of a tree."""
     max_step_nodes: int | None = None
     """Maximum draft nodes of all requests in one step.
 
-    ``None`` bounds only accelerators, for the memory of the logits: 2,048 tokens, including the last sampled token
-    of each request (``drafting.step_bound``)."""
+    ``None`` sets a bound only on accelerators, for the memory of the logits: 2,048 tokens, including the last sampled
+    token of each request (``drafting.step_bound``)."""
     adaptive: bool = True
-    """Verify the drafts with the most tokens per second by measured steps: fewer than allowed above, or none."""
+    """Verify as many of the allowed drafts as give the most tokens per second by measured steps, possibly none."""
 
     def __post_init__(self) -> None:
         for name in ("max_nodes", "max_depth", "max_step_nodes"):
@@ -43,9 +43,9 @@ class LocalEngineConfig:
     max_context: int = 1024
     """Maximum tokens of prompt and response together."""
     parked_slots: int | None = None
-    """Finished turns whose keys and values are kept; ``None`` keeps as many as ``max_batch``."""
+    """Finished turns whose keys and values stay, for the dialogue's next turn; ``None``: as many as ``max_batch``."""
     precomputed_slots: int | None = None
-    """Precomputed requests that decode concurrently; ``None`` bounds them by ``max_batch`` only."""
+    """Concurrent precomputed requests (sampled before they are needed); ``None``: bounded by ``max_batch`` only."""
     prefill_chunk: int = 1024
     """Maximum prompt tokens of one request processed in one step."""
     dtype: str = "float32"
@@ -59,7 +59,7 @@ class LocalEngineConfig:
     threads: int | None = None
     """Torch threads of the engine; ``None`` leaves torch's setting."""
     monitors: bool = True
-    """Compute the sums of the exactness monitors (``DraftStats.tested`` and later fields), else 0."""
+    """Compute the sums of the exactness monitors (``DraftStats.tested`` and later fields); else they stay 0."""
     seed: int | None = None
     """Seeds the noise of requests without a seed; ``None`` is fresh entropy."""
 

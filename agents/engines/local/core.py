@@ -1,8 +1,8 @@
-"""One step of continuous batching, synchronous, on one thread.
+"""The local engine's core: synchronous steps of continuous batching, on one thread.
 
-A step admits waiting requests, gets drafts for all of them at once, runs the model once over everything new
-(prompts, last tokens, drafts, tokens to score) and keeps the tokens that the policy itself samples. Without
-speculation the drafts are empty; nothing else differs.
+A step admits waiting requests and gets drafts for all running requests at once. It then runs the model once over
+everything new (prompts, last tokens, drafts, tokens to score) and keeps the tokens that the policy itself samples.
+Without speculation the drafts are empty; nothing else differs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EngineCore:
         self._waiting.add(request)
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], version: int | None) -> None:
-        """Load new weights; live requests continue under them, their keys and values recomputed."""
+        """Load new weights; running requests recompute their keys and values and continue with the new weights."""
         self.policy.update(named)
         self.version = self.version + 1 if version is None else version
         self._pool.forget()
@@ -95,7 +95,7 @@ class EngineCore:
         return self._abort(lambda request: request.ahead)
 
     def fail_all(self, error: Exception) -> None:
-        def broke(request: Request) -> bool:
+        def broke(request: Request) -> bool:  # true for every request, so that all end
             request.error = error
             return True
 
@@ -140,7 +140,7 @@ class EngineCore:
         self._settle(rows, step)
         return step
 
-    def _draw(self, rows: list[Request]) -> _Step:
+    def _draw(self, rows: list[Request]) -> _Step:  # plans and runs the pass, then samples and scores
         chunk = self.config.prefill_chunk
         left = np.array([r.pending for r in rows], np.int64)
         pending, ready = np.minimum(left, chunk), left <= chunk
@@ -152,7 +152,7 @@ class EngineCore:
             pending_tokens=[r.tokens[r.computed : r.computed + chunk] for r in rows],
             draft=draft,
         )
-        who = np.flatnonzero(ready)
+        who = np.flatnonzero(ready)  # rows that sample or score, since this pass ends their prompts
         logits = self._forward(plan, who)
         for request, n in zip(rows, pending.tolist(), strict=True):
             request.computed += n
@@ -172,7 +172,7 @@ class EngineCore:
         device = self.policy.device
         counts = np.diff(step.draft.offsets)[who]
         last = step.start[who] + step.pending[who] - 1
-        keep = np.repeat(last, counts + 1) + _within(counts + 1)
+        keep = np.repeat(last, counts + 1) + _within(counts + 1)  # tokens whose logits are needed
         plan = attention_plan(step, self.cache, windows=self.policy.windows, device=device, looped=self.policy.looped)
         logits = self.policy.logits(
             torch.from_numpy(step.tokens).to(device),
@@ -200,7 +200,7 @@ class EngineCore:
             drawn = [r.tokens[-n:] for r, n in zip(drawing, step.verified.emitted.tolist(), strict=True)]
             self._drafter.commit(drawing, drawn)
             for request, tokens in zip(drawing, drawn, strict=True):
-                watched = request.ended_by_watch(tokens)
+                watched = request.ended_by_watch(tokens)  # ``TurnRequest.watch``: the caller may end the turn
                 if watched or request.tokens[-1] in request.sampling.stop_token_ids:
                     stopped.append(request)
                 elif self._drafter.tokens_left(request) <= 0:
@@ -210,7 +210,7 @@ class EngineCore:
         self._finish(full, FinishReason.LENGTH)
 
     def _keep_path(self, slot: Ints, base: Ints, verified: Verified) -> None:
-        # The keys and values of accepted nodes move to the columns right after the row's tokens.
+        # Move the keys and values of accepted draft nodes to the columns right after the row's tokens.
         depth, row = np.nonzero(verified.path >= 0)
         node = verified.path[depth, row]
         moved = node != depth
@@ -247,14 +247,14 @@ class EngineCore:
 
 class _Step(NamedTuple):
     plan: StepPlan
-    verified: Verified | None  #: the drawn tokens, if any
-    turn_drafted: bool  #: whether the step contained callers' drafts or tokens to score
-    drawing: Ints  #: rows that drew
+    verified: Verified | None  #: the sampled tokens, if any row sampled
+    turn_drafted: bool  #: whether any row had a caller's draft or tokens to score
+    drawing: Ints  #: rows that sampled
     scoring: Ints  #: rows that were scored
 
 
 def _logits_of(at: Ints, who: Ints, plan: StepPlan, logits: Tensor) -> Tensor:
-    # ``logits`` holds the rows ``who``; return the logits of the rows ``at``.
+    # ``logits`` has the logits of the rows ``who``; return those of the rows ``at``, which are among them.
     if len(at) == len(who):
         return logits
     counts = np.diff(plan.draft.offsets) + 1
@@ -264,6 +264,6 @@ def _logits_of(at: Ints, who: Ints, plan: StepPlan, logits: Tensor) -> Tensor:
     return logits[torch.from_numpy(nodes).to(logits.device)]
 
 
-def _within(counts: Ints) -> Ints:
+def _within(counts: Ints) -> Ints:  # 0 to n - 1 for each n in ``counts``, concatenated
     ends = np.cumsum(counts)
     return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)

@@ -1,6 +1,6 @@
 """Drafts of each request in a step: the caller's turn-level draft, and a tree from the draft store.
 
-Scored requests "draft" the tokens that they score, and the store never sees them.
+A request that scores given tokens passes these through the model as its draft. The store never sees scored tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOGITS = 1 << 26  #: maximum logits that the drafts of one step may need togethe
 
 class Proposal(NamedTuple):
     draft: DraftBatch  #: one tree per row
-    turn_drafted: Ints  #: leading nodes of each row that are the caller's draft, shape (rows,)
+    turn_drafted: Ints  #: number of each row's leading nodes that are the caller's draft, shape (rows,)
 
 
 class Drafter:
@@ -53,7 +53,7 @@ class Drafter:
         """Return drafts for the requests of a step.
 
         Args:
-            ready: Requests that draw in this step; the others still process their prompts, shape (rows,).
+            ready: Whether each request samples or scores in this step; else its prompt is unfinished, shape (rows,).
         """
         at = [b for b, request in enumerate(rows) if ready[b] and not request.scoring]
         draft = spread(self._from_store([rows[b] for b in at]), at, len(rows))
@@ -63,7 +63,7 @@ class Drafter:
         return Proposal(with_turn_drafts(draft, turn_drafts), np.array(list(map(len, turn_drafts)), np.int64))
 
     def _turn_drafts(self, rows: Sequence[Request | None]) -> list[list[int]]:
-        # Drafts of whole turns need one row of logits per token: share the bound among the requests that have one.
+        # Each token of a turn-level draft needs a row of logits, so requests with such drafts share the bound.
         share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.turn_draft) for r in rows))
         most = max(1, min(self._config.prefill_chunk, share))
         return [
@@ -104,18 +104,18 @@ class Drafter:
             self._session.commit(rows, tokens)
 
     def end(self, requests: Sequence[Request], *, keep: bool) -> None:
-        """End turns; their tokens may draft others if ``keep``."""
+        """End turns; ``keep`` stores them as drafts for other turns."""
         self._session.end(requests, keep=keep)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
         with self._session.timed():
             yield
-        # The device is idle meanwhile: drafts come before the pass, and commits after its tokens are drawn.
+        # The device is idle while the store works: drafts come before the pass, commits after its tokens are sampled.
         self._stats.draft_seconds = self._stats.draft_idle_seconds = self._session.counts.draft_seconds
 
     def learn(self, step: StepPlan, verified: Verified, seconds: float) -> None:
-        # Steps that are mostly prompts say little about drafts.
+        # Steps that mostly process prompts say little about drafts, so do not learn from them.
         draft, rows = step.draft, len(step.slot)
         if self._budget is None or len(verified.emitted) < rows:
             return

@@ -1,4 +1,4 @@
-"""``LocalEngine``: the asynchronous interface of the core, which runs on its own thread.
+"""``LocalEngine``: the asynchronous interface of ``EngineCore``, which runs on its own thread.
 
 Only that thread touches the model, the cache and the requests. Callers submit work through one inbox and get
 futures back.
@@ -53,7 +53,7 @@ class LocalEngine:
         """Start the engine's thread.
 
         Args:
-            model: A ``transformers`` causal language model, taken over by the engine.
+            model: A ``transformers`` causal language model; only the engine may use it afterwards.
             forest: The draft store, or the settings of a new one if ``config`` enables speculation. A new store also
                 knows the model's own end tokens.
 
@@ -77,6 +77,7 @@ class LocalEngine:
         self._wake = threading.Condition()
         self._inbox: list[Request] = []
         self._jobs: list[tuple[Callable[[], Any], Future[Any]]] = []
+        #: finished requests whose callers do not know yet, by the callers' event loops
         self._done: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Request], Request]]] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="turntree-local-engine", daemon=True)
@@ -97,12 +98,12 @@ class LocalEngine:
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        The request's draft is verified one prefill chunk at a time, along with the store's drafts. Its tokens after the
-        first stop token or beyond the turn's limit are ignored. Counters leave out precomputed turns.
+        The request's draft is verified one prefill chunk at a time, along with the store's drafts. Draft tokens after a
+        stop token or beyond the turn's limit are ignored. ``stats`` counts precomputed turns only in passes and time.
 
         Raises:
-            ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it fills the context, or
-                if more ``top_logprobs`` are requested than there are tokens.
+            ValueError: If the prompt is empty or fills the context, if prompt or draft hold an unknown token, or if
+                more ``top_logprobs`` are requested than the vocabulary has tokens.
             RuntimeError: If the engine is closed or failed.
         """
         sampling, state = request.sampling, request.state
@@ -127,10 +128,10 @@ class LocalEngine:
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Score given tokens by teacher forcing among the other requests, one prefill chunk at a time.
+        """Score given tokens by teacher forcing, in passes shared with other requests, one prefill chunk at a time.
 
-        Keys and values are parked like those of a sampled turn, so a following ``generate`` after the prompt and
-        some of the tokens does not compute them again. Stop tokens and ``max_tokens`` are ignored.
+        The keys and values are kept for reuse, as after a sampled turn. A following ``generate`` whose prompt is this
+        prompt and some of the tokens does not compute them again. Stop tokens and ``max_tokens`` are ignored.
 
         Raises:
             ValueError: As ``generate``, and if prompt and tokens together do not fit the context.
@@ -271,7 +272,7 @@ class LocalEngine:
     def _step(self) -> None:
         try:
             self._core.step()
-        except Exception as error:  # the boundary: one broken step must not hang its callers
+        except Exception as error:  # boundary of the thread: callers must not wait for a failed step
             log.exception("a step of the local engine failed")
             self._core.fail_all(error)
 

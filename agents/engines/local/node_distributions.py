@@ -1,4 +1,4 @@
-"""The policy's distributions at the nodes of a step, after every transform and with the node's path as context."""
+"""The policy's distributions in a step, at each row's last token and at its nodes (draft tokens), after transforms."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from turntree.spec_tree.rules.verify import root
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: numbers processed at once where several passes go over them, so that they stay in the CPU's cache
+#: numbers processed at once in sums that read them several times, so that they stay in the CPU's cache
 _IN_CACHE = 1 << 17
 
 
 class _Seen(NamedTuple):
     sampling: Sampling
-    tokens: Ints  #: tokens that occur at any node, shape (seen,)
+    tokens: Ints  #: tokens of prompt, turn and draft, each once, shape (seen,)
     asked: NDArray[np.bool_]  #: whether each occurs in the prompt, shape (seen,)
-    sampled: Ints  #: count of each in the turn, at its last token and then at its nodes, shape (1 + nodes, seen)
+    sampled: Ints  #: count of each up to the turn's last token, then up to each node, shape (1 + nodes, seen)
 
 
 class Penalties:
@@ -47,9 +47,9 @@ class Penalties:
         return bool(self._seen)
 
     def apply(self, logits: Tensor, rows: Ints, nodes: Ints) -> Tensor:
-        """Return penalised logits for the rows and ``nodes`` of requests ``rows``, shape (n, vocabulary).
+        """Return penalised logits, shape (n, vocabulary): row i is at ``nodes[i]`` of the request ``rows[i]``.
 
-        Nodes are indexed as in ``spec_tree.rules.verify.root``.
+        ``nodes`` counts last tokens, too, as in ``spec_tree.rules.verify.root``.
         """
         if not self._seen:
             return logits
@@ -101,7 +101,7 @@ class Top(NamedTuple):
 
 
 class NodeDistributions:
-    """Distributions at the rows and nodes of a step, in the layout of ``spec_tree.rules.verify.root``.
+    """Distributions at each row's last token and nodes, in the layout of ``spec_tree.rules.verify.root``.
 
     Args:
         logits: The model's output, shape (rows + nodes, vocabulary).
@@ -111,11 +111,11 @@ class NodeDistributions:
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
         self.logits = logits
-        #: request of each row or node, shape (rows + nodes,)
+        #: index of the request of each last token or node, shape (rows + nodes,)
         self.rows = np.repeat(np.arange(len(rows)), np.diff(draft.offsets) + 1)
         self._penalties = Penalties(rows, draft)
         self._transforms = Transforms.of([r.sampling for r in rows], logits)
-        #: every distribution is the policy's at its temperature
+        #: whether every distribution is the policy's at its temperature, without another transform
         self.plain = self._transforms.tempers_alone and not self._penalties
 
     def at(self, nodes: Ints | None) -> Tensor:

@@ -44,7 +44,7 @@ class Request(DraftTurn):
     scoring: bool = False
     tokens: list[int] = field(default_factory=list)  #: prompt and sampled tokens
     scored: int = 0  #: positions scored so far
-    #: of the sampled tokens, before penalties, min-p, top-k and top-p
+    #: log-probabilities of the sampled tokens, before penalties, min-p, top-k and top-p
     logprobs: list[float] = field(default_factory=list)
     #: log-probabilities of the sampled tokens, after all transforms
     behaviour: list[float] = field(default_factory=list)
@@ -57,11 +57,11 @@ class Request(DraftTurn):
     accepted: list[bool] = field(default_factory=list)  #: whether each sampled token had been drafted
     slot: int = -1  #: slot in the cache, -1 while waiting
     computed: int = 0  #: tokens whose keys and values are in the slot
-    #: precomputed for a later step: uses an idle slot, and ends with its tokens so far if the slot is needed
+    #: precomputed for a later training step: uses an idle slot, and ends with its tokens so far if the slot is needed
     ahead: bool = False
-    leader: Request | None = None  #: request whose prompt is being computed and will be shared
+    leader: Request | None = None  #: another request, which computes a common prefix that this request waits for
     cached: int = 0  #: prompt tokens whose keys and values were reused
-    verify_steps: int = 0  #: forward passes in which it sampled
+    verify_steps: int = 0  #: forward passes in which the request sampled
     drafted: int = 0  #: draft tokens verified
     finish: FinishReason | None = None
     cancelled: bool = False  #: set by the caller from any thread; the engine drops the request at the next step
@@ -83,7 +83,7 @@ class Request(DraftTurn):
 
     @property
     def positions(self) -> int:
-        """Positions whose distribution is needed, if ``scoring``."""
+        """Number of positions to score, if ``scoring``."""
         return len(self.turn_draft) + (self.sampling.top_logprobs > 0)
 
     def ended_by_watch(self, tokens: Sequence[int]) -> bool:
@@ -153,6 +153,7 @@ class Request(DraftTurn):
         return TopLogprobs(ids=ids, logprobs=logprobs)
 
 
+#: fields that a pass appends to, and fields that it sets; see ``mark``
 _GROWN = ("tokens", "logprobs", "behaviour", "entropies", "entropy_variances", "top", "accepted")
 _FIGURES = ("turn_draft", "committed", "scored", "computed", "verify_steps", "drafted", "version")
 

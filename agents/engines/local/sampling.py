@@ -19,7 +19,7 @@ from turntree.spec_tree.rules.verify import Verified, root, sample_then_match
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-EAGER = 1 << 21  #: maximum logits up to which all nodes are drawn at once; above, only the nodes that the walk reaches
+EAGER = 1 << 21  #: logits up to which all nodes are sampled at once; above, only nodes that verification reaches
 
 
 def emit(
@@ -33,8 +33,8 @@ def emit(
 ) -> Verified:
     """Draw the tokens of a step and append them to their requests.
 
-    The first ``turn_drafted`` nodes of each row are the caller's draft. ``token_limits``, at least 1, bound the tokens
-    per row. ``logits`` has shape (rows + nodes, vocabulary).
+    Nodes are draft tokens; the first ``turn_drafted`` nodes of each row are the caller's draft. ``token_limits``, at
+    least 1, bound the tokens per row. ``logits`` has shape (rows + nodes, vocabulary).
     """
 
     def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:
@@ -50,7 +50,7 @@ def emit(
 def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draws: _Draws) -> None:
     emitted = verified.emitted
     drawn = np.arange(len(verified.path))[:, None] < emitted
-    # Each token was drawn at the node that the token before it matched; -1 is the row's last token.
+    # Each token was sampled at the node that the token before it matched; -1 stands for the row's last old token.
     above = np.concatenate([np.full((1, len(rows)), -1), verified.path[:-1]])
     nodes = (root(draft) + 1 + above).T[drawn.T]
     tokens, path = verified.tokens.T[drawn.T], verified.path.T[drawn.T]
@@ -95,7 +95,7 @@ class Monitor(NamedTuple):
     entropy: Floats  #: nats
     entropy_variance: Floats  #: variance of -log p, nats squared
     mass: Floats  #: probability of the drafted children
-    tested: NDArray[np.bool_]  #: whether there are children, none of them from a caller's draft
+    tested: NDArray[np.bool_]  #: whether the node has children, none from a caller's draft
 
 
 class StepLogprobs(NamedTuple):
@@ -104,7 +104,7 @@ class StepLogprobs(NamedTuple):
     policy: Floats  #: before penalties, min-p, top-k and top-p
     behaviour: Floats  #: after all transforms
     monitored: Monitor | None  #: ``None`` if not requested
-    top: Top | None  #: as many as any request records; ``None`` if none does
+    top: Top | None  #: most probable tokens, as many as any request records; ``None`` if no request records any
 
 
 class _Draws:
@@ -121,13 +121,13 @@ class _Draws:
         node = np.arange(len(draft.tokens)) - draft.offsets[node_row]
         self._children = draft.tokens.astype(np.int64)
         self._above = first[node_row] + 1 + draft.parents
-        # The monitors test nodes with drafted children, except where a child is a caller's draft, which may share
-        # the noise of the draw.
+        # The monitors test nodes with drafted children, except where a child is from a caller's draft: that child
+        # may come from the same noise as the sampled token.
         self._testable = np.zeros(len(logits), bool)
         self._testable[self._above] = True
         self._testable[self._above[node < turn_drafted[node_row]]] = False
-        self._read: list[tuple[Ints, StepLogprobs]] = []
-        self._all: tuple[Tensor, Ints, Floats] | None = None
+        self._read: list[tuple[Ints, StepLogprobs]] = []  #: nodes sampled at each depth, and their log-probabilities
+        self._all: tuple[Tensor, Ints, Floats] | None = None  #: of all nodes: probabilities, tokens, log-probabilities
         if logits.numel() <= EAGER:
             depths = np.zeros(len(logits), np.int64)
             depths[first[node_row] + 1 + node] = draft.depths

@@ -1,11 +1,12 @@
-"""Allocation of cache slots: a parked slot that the request continues, a copy of a shared prefix, or a free slot.
+"""Allocation of cache slots, each of which holds the keys and values of one sequence.
 
-A slot is live, parked or free. A parked slot keeps a finished turn for the dialogue's next turn. Slots of
-precomputed turns are reused first, then the least recently parked ones. Prefixes are copied when ``runnable`` is
-called, all copies of one slot together.
+A slot is live (a request runs in it), parked (it keeps a finished turn for the dialogue's next turn) or free. A request
+continues a parked slot, copies a shared prefix to its own slot, or starts with an empty slot. Without a free slot it
+takes a parked one: those of precomputed turns first, then the least recently parked. Prefixes are copied when
+``runnable`` is called, all copies of one slot together.
 
-A precomputed request never keeps a slot from a request that is needed now: it is admitted only if no other request
-waits, and ends with its tokens so far as soon as one does.
+A precomputed request (sampled before its caller needs it) never keeps a slot from a request that is needed now: it is
+admitted only if no other request waits, and ends with its tokens so far as soon as its slot is needed.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.engines.local.request import Request
 
-BLOCK = 8
+BLOCK = 8  #: tokens hashed together; shorter common prefixes are not shared
 
 
 class PrefixMatch(NamedTuple):
-    slot: int  #: slot with the longest common prefix, -1 for none
+    slot: int  #: slot with the longest common prefix, -1 if there is none
     length: int  #: tokens in common
 
 
-# Slots are indexed by chained hashes of blocks of their tokens. Candidates are compared token by token, so a hash
-# collision costs time, never correctness.
+# A slot is indexed by the hash of each prefix of its tokens that consists of whole blocks. Slots with the same hash are
+# compared token by token, so a hash collision costs time, never correctness.
 class PrefixIndex:
     def __init__(self) -> None:
         self._tokens: dict[int, Sequence[int]] = {}
-        self._chains: dict[int, list[int]] = {}
-        self._slots: dict[int, dict[int, None]] = {}
+        self._chains: dict[int, list[int]] = {}  #: hashes of each slot's prefixes, one per block
+        self._slots: dict[int, dict[int, None]] = {}  #: slots that have a prefix of this hash, oldest first
 
     def put(self, slot: int, tokens: Sequence[int]) -> None:
         """Record that ``slot`` holds ``tokens``, replacing its earlier tokens."""
@@ -58,9 +59,9 @@ class PrefixIndex:
     def match(self, prompt: Sequence[int], *, free: Container[int] = (), candidates: int = 8) -> PrefixMatch:
         """Return the slot with the longest common prefix; prefixes shorter than a block are not found.
 
-        Looks at the newest ``candidates`` slots of each of the two longest chains of blocks. ``free`` slots can be
-        continued in place: if all tokens of such a slot are a prefix of the prompt, it beats a slot that shares less
-        than a block more.
+        Compares the newest ``candidates`` slots for each of the two longest known chains of blocks. ``free`` slots can
+        be continued in place, without a copy: if the prompt begins with all tokens of such a slot, it is preferred to a
+        slot that shares less than a block more.
         """
         chains: list[dict[int, None]] = []
         for key in _chain(prompt):
@@ -102,7 +103,7 @@ class SlotPool:
         self._parked: dict[int, None] = {}
         self._live: dict[int, Request] = {}
         self._copies: dict[tuple[int, int], list[int]] = {}  #: slots to copy to, by source slot and number of tokens
-        self._targets: set[int] = set()
+        self._targets: set[int] = set()  #: slots that these copies write to
 
     @property
     def live(self) -> list[Request]:
@@ -118,8 +119,8 @@ class SlotPool:
             del self._parked[source]
             self._occupy(request, source, length)
             return True
-        # The source may still be computing its prompt. If enough of the prefix is missing, wait for this leader
-        # instead of computing the prefix twice.
+        # The request in the source slot may still be computing its prompt. If enough of the prefix is missing, wait
+        # for that request, the leader, instead of computing the prefix twice.
         owner = self._live.get(source)
         if owner is not None and owner.computed < length:
             if length - owner.computed >= BLOCK:
@@ -152,7 +153,7 @@ class SlotPool:
     def runnable(self) -> list[Request]:
         """Return the requests that can run now, in the order of their slots.
 
-        The others wait for the prefix that their leader computes.
+        A request with a leader is left out until the leader has computed their common prefix.
         """
         rows = [request for request in self.live if self._follow(request)]
         self._make_copies()
@@ -195,12 +196,12 @@ class SlotPool:
             heapq.heappush(self._free, slot)
             return
         self._index.put(slot, request.tokens[: request.computed])
-        if request.ahead:  # to the front: dialogues of this step need their slots sooner than later steps do
+        if request.ahead:  # to the front, to be taken first: the training step's own dialogues go on sooner
             self._parked = {slot: None, **self._parked}
         else:
             self._parked[slot] = None
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # drops all keys and values: live requests compute theirs again
         for slot in self._parked:
             self._index.remove(slot)
             heapq.heappush(self._free, slot)
@@ -214,8 +215,8 @@ class WaitQueue:
     def __init__(self, config: LocalEngineConfig, pool: SlotPool) -> None:
         self._config = config
         self._pool = pool
-        self._wanted: deque[Request] = deque()
-        self._ahead: deque[Request] = deque()
+        self._wanted: deque[Request] = deque()  #: requests that are needed now
+        self._ahead: deque[Request] = deque()  #: precomputed requests
 
     def __len__(self) -> int:
         return len(self._wanted) + len(self._ahead)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 class EngineStats:
     """Counters since the engine started; subtract two copies to get an interval.
 
-    Precomputed requests count only in passes and time.
+    Precomputed requests (sampled before their caller needs them) count only in passes and time.
     """
 
     forward_passes: int = 0
@@ -19,7 +19,7 @@ class EngineStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0  #: prompt tokens whose keys and values were reused
     tokens: int = 0  #: sampled tokens
-    scored: int = 0  #: scored positions of given tokens
+    scored: int = 0  #: positions of given tokens that were scored
     verify_steps: int = 0  #: forward passes in which a request sampled, summed over requests
     drafted: int = 0  #: draft tokens verified
     accepted: int = 0  #: draft tokens that the policy itself sampled

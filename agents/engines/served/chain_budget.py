@@ -5,15 +5,15 @@ from turntree.agents.engines.drafting.step_bound import most_drafted
 from turntree.agents.engines.served.settings import DraftSettings
 from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
 
-#: most prompt tokens of a step that shows the cost of drafts: a constant, and a number per request that sampled
+#: maximum prompt tokens of a step to learn from, constant and per sampling request; more would hide the drafts' cost
 _READ, _READ_BY_ROW = 16, 4
 
 
 class ChainBudget:
     """Bounds the drafts of each step and learns their gain from the engine's own steps.
 
-    A step lasts from one call of the drafter to the next, its cost to the requests. A step counts only if drafts were
-    requested for all of its turns; before other steps the engine was idle.
+    A step lasts from one call of the drafter to the next: the time that the requests wait for it. A step counts only if
+    drafts were requested for all of its turns; otherwise the engine may have been idle before the step.
     """
 
     def __init__(self, settings: DraftSettings, deepest: int, most_tokens: int, *, device: str = "cpu") -> None:

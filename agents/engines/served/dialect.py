@@ -17,25 +17,25 @@ class Dialect(Protocol):
     """Writes requests to an external engine and reads its answers, for ``ServedTurns``; sends nothing itself.
 
     Requests and answers are the engine's own types. The answer ``None`` stands for a request that was aborted before it
-    began. Completions leave the version of the weights to the caller.
+    began. The caller fills in the version of the weights.
     """
 
     priority_setting: ClassVar[str]  #: argument that enables the engine's priority scheduling, for messages
-    #: tokens of the context that a re-verified draft leaves free: 1 if the engine must sample after it
+    #: context tokens that a re-verified draft must leave free: 1 if the engine always samples a token after the draft
     spare: ClassVar[int]
 
     def reverifies(self, sampling: Sampling) -> bool:
-        """Return whether the engine can draw at a draft's positions as it draws in decoding."""
+        """Return whether the engine samples at the positions of a draft exactly as in decoding."""
 
     def turn(self, request: TurnRequest, given: int) -> Any:
-        """Return the request for a turn whose first ``given`` tokens end the prompt.
+        """Return the request for the rest of a turn; its first ``given`` tokens are the prompt's last.
 
         Raises:
             UnsupportedSampling: If the engine would silently draw from another distribution, or refuse later.
         """
 
     def reverify(self, request: TurnRequest) -> Any:
-        """Return the request for one pass that draws a token at each position of the turn's draft."""
+        """Return the request for one pass that samples a token at each position of the turn's draft."""
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> Any:
         """Return the request for log-probabilities at temperature 1 of the tokens from ``known`` on.
@@ -50,7 +50,7 @@ class Dialect(Protocol):
         """Read the answer to ``turn``."""
 
     def drawn(self, answer: Any, request: TurnRequest) -> Completion | None:
-        """Read the answer to ``reverify``: one token per draft token, or an aborted turn; ``None`` if not drawn."""
+        """Read the answer to ``reverify``: one token per draft token, or an aborted turn; ``None`` if refused."""
 
     def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
         """Read the answer to ``scoring``: the log-probabilities and the number of cached tokens.

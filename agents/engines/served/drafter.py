@@ -13,7 +13,7 @@ _ANY = 1 << 31  #: vocabulary size if unknown
 
 
 class ServedDrafter:
-    """The part of the drafter in vLLM's and SGLang's processes that does not depend on how they verify."""
+    """What the drafters in vLLM's and SGLang's processes share: all but how the engine verifies drafts."""
 
     def __init__(self, forest: SpecForest, longest: int) -> None:
         self.forest = forest
@@ -25,6 +25,7 @@ class ServedDrafter:
         return self._session.counts
 
     def _asked(self, entries: Mapping[str, Any] | None, tokens: Sequence[int], most: int, **limits: Any) -> ChainTurn:
+        # The turn to draft for. Its first tokens may end the request's prompt (``request_wire.GIVEN``).
         prompt = list(tokens[: len(tokens) - given_of(entries)])
         return ChainTurn(
             state=turn_state(entries, prompt),
@@ -35,7 +36,7 @@ class ServedDrafter:
         )
 
     def _insert(self, entries: Mapping[str, Any] | None, tokens: Sequence[int], turn: Sequence[int]) -> None:
-        # for a request that ended before it was drafted for
+        # for a request that ended before the drafter saw it
         self.forest.insert(turn_state(entries, tokens[: len(tokens) - given_of(entries)]), turn)
 
 
@@ -44,6 +45,6 @@ def reverified_turn(
 ) -> list[int]:
     """Return the turn of a re-verified request if its pass ended it, else an empty list.
 
-    The prompt's ``tokens`` end with the draft; ``drawn`` are the tokens at its positions and possibly one more.
+    The prompt's ``tokens`` end with the draft; ``drawn`` are the tokens sampled at its positions and possibly one more.
     """
     return ended_turn(tokens[len(tokens) - given_of(entries) :], drawn, stops, reverified_most(entries))

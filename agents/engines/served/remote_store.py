@@ -17,8 +17,8 @@ class RemoteStore:
     """The draft store as the client's process sees it.
 
     Args:
-        call: Calls ``insert``, ``save`` or ``restore`` of the store in each engine process: a method of vLLM's
-            workers, a change of settings of SGLang's schedulers. Arguments are JSON values.
+        call: Runs ``insert``, ``save`` or ``restore`` of the store in each engine process: through a method of vLLM's
+            workers, or through a settings request to SGLang's schedulers. Arguments are JSON values.
     """
 
     def __init__(self, call: Callable[..., Awaitable[None]]) -> None:
@@ -42,7 +42,7 @@ class RemoteStore:
         self._wait("save", str(path))
 
     def restore(self, path: Path) -> None:
-        """Replace the contents by a file's. Blocks, so do not call it on the event loop's thread."""
+        """Replace the store's turns by those of a file. Blocks, so do not call it on the event loop's thread."""
         self._wait("restore", str(path))
 
     def _wait(self, method: str, *args: Any) -> None:
@@ -56,11 +56,11 @@ class RemoteStore:
 
 
 def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_rank: bool) -> None:
-    """Carry out a call in an engine process. All ranks hold the same turns, so only the first one writes.
+    """Carry out a call in an engine process. All ranks hold the same turns, so only the first rank writes.
 
     Args:
         method: ``insert``, ``save`` or ``restore``.
-        args: JSON values: states of ``to_wire`` and the token ids of their turns, or a path.
+        args: JSON values: states written by ``to_wire`` and the token ids of their turns, or a path.
 
     Raises:
         ValueError: If there is no such method, or a state cannot be read.

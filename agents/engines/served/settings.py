@@ -41,15 +41,15 @@ class DraftSettings:
     min_probability: float = 0.05
     """Minimum estimated probability that the draft up to a token is accepted.
 
-    An adaptive drafter chooses its threshold from here up. A low value is best for few concurrent requests."""
+    An adaptive drafter chooses a threshold of at least this value. Choose a low one for few concurrent requests."""
     adaptive: bool = True
-    """Verify the drafts with the most tokens per second by measured steps: fewer than allowed, or none."""
+    """Verify as many of the allowed drafts as give the most tokens per second by measured steps, possibly none."""
     max_step_tokens: int | None = None
     """Maximum draft tokens of all requests in one step, padding included.
 
-    ``None`` bounds only accelerators (``drafting.step_bound``), for the memory of verification."""
+    ``None`` sets a bound only on accelerators, where verification needs much memory (``drafting.step_bound``)."""
     forest: ForestConfig = field(default_factory=ForestConfig)
-    """Settings of the draft store; the model's own end tokens are filled in."""
+    """Settings of the draft store; the model's own end tokens are added."""
 
     def __post_init__(self) -> None:
         name = type(self).__name__

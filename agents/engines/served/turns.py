@@ -16,12 +16,12 @@ from turntree.agents.errors import EngineAborted
 
 
 class PrecomputedRequests:
-    """Mix-in for engines with priority scheduling: precomputed turns run after all others and can be aborted."""
+    """Mix-in for engines with priority scheduling: turns sampled before they are needed run last, can be aborted."""
 
     def __init__(self, *, priorities: bool, setting: str) -> None:
         """Store whether the engine schedules by priority, and the setting that enables it, for messages."""
         self._priorities, self._setting = priorities, setting
-        self._ahead: dict[str, None] = {}
+        self._ahead: dict[str, None] = {}  #: ids of running precomputed requests, oldest first
 
     async def abort_precomputed(self, most: int | None = None) -> None:
         """Abort up to ``most`` (``None``: all) precomputed requests, newest first; they keep their tokens.
@@ -44,7 +44,7 @@ class PrecomputedRequests:
             )
 
     @contextmanager
-    def _noted(self, name: str, *, ahead: bool) -> Iterator[None]:
+    def _noted(self, name: str, *, ahead: bool) -> Iterator[None]:  # keeps a precomputed request's id while it runs
         if ahead:
             self._ahead[name] = None
         try:
@@ -56,7 +56,7 @@ class PrecomputedRequests:
 class ServedTurns(PrecomputedRequests, ABC):
     """A ``ScoringEngine`` over the requests of an external engine, which a subclass sends."""
 
-    gated = False  #: weight updates abort all requests and hold back new ones: a request's version is that of its end
+    gated = False  #: whether weight updates abort all requests first, so that an answer has the version at its end
 
     def __init__(
         self, dialect: Dialect, *, max_context: int | None, vocabulary: int | None, priorities: bool = False
@@ -111,7 +111,7 @@ class ServedTurns(PrecomputedRequests, ABC):
         """Sample one turn.
 
         With a seed the turn depends only on policy and seed, and a draft sampled with the same seed is replayed: in one
-        pass if that saves any (``reverified``), else by turntree's drafter. Other engines ignore the draft.
+        pass if that saves passes (``reverified``), else by turntree's drafter. Without either, the draft is ignored.
 
         Raises:
             UnsupportedSampling: If the engine cannot sample with these parameters.
@@ -120,7 +120,7 @@ class ServedTurns(PrecomputedRequests, ABC):
         """
         self._check_ahead(request)
         request = self._truncated(request)
-        # Decoding verifies drafts only after the pass over the prompt, and this pass can re-verify the whole draft.
+        # The pass over the prompt can re-verify the whole draft; decoding would verify it only after that pass.
         if reverifiable(request, passes_from=1) and await self._can_reverify(request.sampling):
             return await replay(request, self._reverify, self._sample)
         return await self._sample(request)
@@ -136,7 +136,7 @@ class ServedTurns(PrecomputedRequests, ABC):
         return replace(request, prompt_ids=prompt, draft=draft, sampling=sampling)
 
     async def _can_reverify(self, sampling: Sampling) -> bool:
-        # Without a known context length, the prompt with the draft might be too long.
+        # With an unknown context length, prompt and draft together might be too long.
         if self.max_context is None or not self._dialect.reverifies(sampling):
             return False
         if self._engine_reverifies is None:
@@ -168,8 +168,8 @@ class ServedTurns(PrecomputedRequests, ABC):
     ) -> Scores:
         """Score given tokens by one pass over prompt and tokens.
 
-        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers per token. Otherwise it returns
-        the whole vocabulary's, from which the distribution is computed here.
+        At temperature 1 without top-p, top-k and min-p the engine returns ``top`` log-probabilities per token; else
+        it returns one for each token of the vocabulary, and the distribution is computed here.
 
         Raises:
             ValueError: If ``sampling`` has a penalty, the prompt is empty, or no further token fits the context.
@@ -191,8 +191,8 @@ def checked_prompt(tokens: Sequence[int], max_context: int | None, vocabulary: i
     """Return prompt and given tokens as Python integers, or raise before an engine's process sees them.
 
     Raises:
-        ValueError: If there are none, if no token can be sampled after them, or if one is unknown, which would crash
-            the engine's process.
+        ValueError: If there are no tokens, if no token can be sampled after them, or if a token is unknown, which would
+            crash the engine's process.
     """
     if not tokens:
         raise ValueError("the prompt is empty; the policy needs at least one token")

@@ -1,11 +1,11 @@
-"""Choice of the width of a step's trees, learned from the engine's own steps.
+"""Choice of a step's width, the tokens that each request takes in a pass, learned from the engine's own steps.
 
-All requests of a pass have the same width, and each pays for it, with drafts or without. So the question is which
-of a few widths gives the batch the most tokens per second: expected accepted nodes (by the recent acceptance
-of nodes with the same estimate) over the cost of a pass of that width.
+All requests of a pass have the same width, and each costs that many tokens, with or without a draft. The chooser takes
+the width that gives the batch the most tokens per second: the expected tokens over the time of a pass of that width.
+Expected tokens include the nodes (draft tokens) likely to be accepted, by the recent acceptance of nodes with the same
+estimate. The choice depends only on nodes, acceptance and reported seconds, so choosers with the same input agree.
 
-The choice depends only on the offered and accepted nodes and the reported seconds, so two choosers with the same
-input agree. A ``StepAccount`` bounds what wider passes may lose against plain ones.
+A ``StepAccount`` bounds the time that wider passes may lose against passes without drafts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from turntree.spec_tree.budget.step_cost import StepCost
 
 Floats = NDArray[np.float64]
 
-_CLASSES = 16  #: classes of estimated probability, of equal width
+_CLASSES = 16  #: equal intervals of [0, 1] by which nodes are grouped, by estimated probability
 _CENTER = (np.arange(_CLASSES) + 0.5) / _CLASSES
-_PRIOR = 4.0  #: weight of the estimate itself in its class, in nodes
-_RECENT = 0.98  #: factor on the counts after a step with drafts
+_PRIOR = 4.0  #: weight of the store's own estimate, as if seen in this many nodes
+_RECENT = 0.98  #: factor on earlier counts after each step with drafts, so that recent steps count most
 _PROBE_SHARE = 0.01  #: fraction of the time that trying other widths may cost
 
 
@@ -37,7 +37,7 @@ class WidthChooser:
         self._account = StepAccount(self.cost)
 
     def choose(self, draft: DraftBatch) -> int:
-        """Return the width of the next step for the store's trees, the likeliest node of each row first."""
+        """Return the width of the next step. Each row of ``draft`` has its likeliest nodes first."""
         most = int(np.diff(draft.offsets).max(initial=0))
         if most == 0 or not self._account.open:
             return int(self._widths[0])
@@ -53,7 +53,7 @@ class WidthChooser:
 
     @property
     def observed(self) -> float:
-        """Effective number of observed nodes, recent ones in full."""
+        """Effective number of observed nodes: recent nodes count in full, earlier nodes less."""
         return float(self._drafted.sum())
 
     def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:

@@ -1,8 +1,8 @@
 """Attention over the slot cache, plugged into any Hugging Face decoder.
 
 The model runs once over the flattened new tokens of all requests, as one sequence; only attention tells rows
-apart. It writes the new keys and values into the slots, and each token sees its own row's earlier tokens and its
-ancestors among the row's new tokens. The plan of a step is passed through the model's keyword arguments.
+(requests) apart. It writes the new keys and values into the slots. Each token sees its own row's earlier tokens, and
+its ancestors in the row's draft tree. A step's ``AttentionPlan`` is passed as a keyword argument of the model.
 
 Not supported, and refused: attention that is not softmax over keys (state-space layers), logit soft-capping and
 attention sinks.
@@ -24,17 +24,18 @@ NAME = "turntree"  #: name of the attention implementation in ``transformers``
 
 @dataclass(slots=True, kw_only=True)
 class Segment:
-    """Rows whose slots are adjacent, so that their keys and values are one view."""
+    """Rows of nearby slots, attended to in one call: their keys and values are one view of the cache."""
 
     first: int  #: first slot
     rows: int  #: number of slots, including rows without new tokens
     width: int  #: new tokens of the longest row
     length: int  #: most columns of the cache that a row sees
-    flat: Tensor  #: indices of the segment's tokens in the flattened step, shape (tokens,)
-    padded: Tensor | None  #: their indices in (rows * width); ``None`` if they fill it in order
-    mask: Tensor  #: 0 or minus infinity per column that a query sees, shape (rows, width, length)
+    flat: Tensor  #: indices of the segment's tokens among all tokens of the step, shape (tokens,)
+    padded: Tensor | None  #: indices of these tokens in the padded layout (rows * width); ``None`` without padding
+    mask: Tensor  #: 0 where a query sees a column, else minus infinity, shape (rows, width, length)
     #: position of the query minus that of the column, shape (rows, width, length); only for sliding windows
     distance: Tensor | None = None
+    #: results of ``mask_for``
     _folded: dict[tuple[int, int, torch.dtype], Tensor] = field(default_factory=dict)
 
     def mask_for(self, groups: int, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -58,8 +59,8 @@ class AttentionPlan:
     cache: SlotCache
     slots: Tensor  #: slot of each token, shape (tokens,)
     columns: Tensor  #: column of each token in its slot, shape (tokens,)
-    segments: list[Segment]  #: cover every token outside of ``compiled`` once
-    compiled: CompiledRows | None = None  #: all rows, if compiled loops attend to some; CPU, float32 or float64
+    segments: list[Segment]  #: together cover each token once that the compiled loops do not attend for
+    compiled: CompiledRows | None = None  #: all rows, if compiled loops attend for some (CPU, float32 or float64)
 
 
 def attend(

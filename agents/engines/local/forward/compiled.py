@@ -3,8 +3,9 @@
 A token's result depends on its own row alone: neither the rest of the batch nor the number of threads changes a bit
 of it. Nothing is padded, gathered or masked; each token reads the columns of its slot in place.
 
-Rows of many new tokens only have their keys and values written here; ``attention`` attends to them in segments, as
-on other devices and in half precision.
+A row is one request's new tokens. The loops attend for short rows, whose tokens see few columns in total. For longer
+rows they only write keys and values; ``attention`` attends in segments (rows of nearby slots in one call), as it does
+for all rows on other devices and in half precision.
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ from torch import Tensor
 Ints = NDArray[np.int64]
 
 DTYPES = (torch.float32, torch.float64)  #: dtypes that the loops compute with
-#: most columns that the query heads of a row see together, per key head; above, blocked matrix products are faster
+#: most columns that a row sees in total, over its tokens and the query heads of one key head; above, matrix products
+#: are faster than the loops
 MOST_SEEN = 3072
-_SHARE = 1 << 20  #: multiply-adds that are worth a thread of their own
+_SHARE = 1 << 20  #: minimum multiply-adds per thread
 #: fastmath flags: sums may be reordered, but infinities and NaN are preserved
 _REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 _OPTIONS: Any = {"fastmath": _REORDERED, "error_model": "numpy"}
 _INLINED: Any = {"forceinline": True, **_OPTIONS}
 
 
-class _Rows(NamedTuple):
+class _Rows(NamedTuple):  # arrays of ``CompiledRows``
     rows: Ints
     tokens: Ints
     single: Ints
 
 
-class _Cached(NamedTuple):
+class _Cached(NamedTuple):  # keys and values of the step's tokens, and of all slots
     key: NDArray[Any]
     value: NDArray[Any]
     keys: NDArray[Any]
@@ -52,17 +54,18 @@ class _Cached(NamedTuple):
 class CompiledRows:
     """All rows of a step: where their keys and values go, and what the tokens of short rows see.
 
-    A token of a short row sees the leading columns of its slot and ``single`` columns after them.
+    A token of a short row sees the leading columns of its slot. A branching node (a draft token that is not part of a
+    chain, see ``plan``) also sees single columns after them: its own, and those of its ancestors in the draft tree.
     """
 
-    #: per row: first token, slot, and whether its row is short; the end of the last row; shape (3, rows + 1)
+    #: per row: first token, slot, whether the row is short; the last column only ends the last row; shape (3, rows + 1)
     rows: Ints
-    #: per token: column written, position, leading columns seen, first of its ``single``; the end of the last one's;
-    #: shape (4, tokens + 1)
+    #: per token: column written, position, number of leading columns seen, index of its first entry in ``single``; the
+    #: last column only ends the last token's entries; shape (4, tokens + 1)
     tokens: Ints
-    #: tokens whose columns a token sees besides the leading ones, including its own, ascending, shape (singles,)
+    #: for each branching node in turn, its ancestors and itself: tokens whose columns it sees, ascending, (singles,)
     single: Ints
-    seen: Ints  #: columns seen by the tokens of short rows before each row, and in total, shape (rows + 1,)
+    seen: Ints  #: leading columns seen by all short rows' tokens before each row, and in total, shape (rows + 1,)
 
     def attend(
         self,
@@ -75,7 +78,7 @@ class CompiledRows:
         scale: float,
         window: int | None,
     ) -> Tensor:
-        """Write the new keys and values of all rows, and attend to the short ones.
+        """Write the new keys and values of all rows, and compute attention for the short rows.
 
         Shapes: ``query`` (tokens, heads, size), ``key`` and ``value`` (tokens, key heads, size), the slots' ``keys``
         and ``values`` (slots, key heads, columns, size). A token sees ``window`` positions, including its own
@@ -92,7 +95,7 @@ class CompiledRows:
             _attend((begin, end), plan, asked, cached, out, factor, seen)
 
         rows, work = len(self.seen) - 1, int(self.seen[-1]) * query.shape[1] * query.shape[2]
-        # Not numba's threads: two engines must not call them at once, and they cannot share OpenMP with torch.
+        # Use no numba threads: two engines must not call these at once, and numba cannot share OpenMP with torch.
         parts = min(torch.get_num_threads(), work // _SHARE)
         if parts < 2:
             part(0, rows)
@@ -107,7 +110,7 @@ class CompiledRows:
 
 @cache
 def warm_up(dtype: torch.dtype) -> None:
-    """Compile or load the loops for a precision, so that no step waits for them."""
+    """Compile or load the loops for a precision, so that no step waits for compilation."""
     none, rows = torch.empty(0, 1, 1, dtype=dtype), np.zeros((3, 1), np.int64)
     slots, tokens = none[None], np.zeros((4, 1), np.int64)
     empty = CompiledRows(rows=rows, tokens=tokens, single=tokens[3, :0], seen=tokens[3])
@@ -146,6 +149,7 @@ def _attend(part: Any, plan: Any, query: Any, cached: Any, mixed: Any, scale: An
             if not short[row]:
                 continue
             for token in range(start[row], start[row + 1]):
+                # The token sees columns ``lowest`` to ``until`` of its slot, then the single columns in ``seen``.
                 lowest = max(0, positions[token] - window + 1) if window > 0 else 0
                 leading = max(0, until[token] - lowest)
                 count = leading
@@ -187,7 +191,7 @@ def _product(one: Any, other: Any) -> Any:
 
 @_part
 def _score(query: Any, keys: Any, count: int, scale: Any, scores: Any) -> None:
-    # four keys at a time share the loads of the query
+    # four keys at a time, so that each number of the query is loaded once for all four
     j = 0
     while j + 4 <= count:
         one, two, three, four = keys[j], keys[j + 1], keys[j + 2], keys[j + 3]
@@ -206,7 +210,7 @@ def _score(query: Any, keys: Any, count: int, scale: Any, scores: Any) -> None:
 
 
 @_part
-def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
+def _mix(weights: Any, values: Any, count: int, out: Any) -> None:  # the weighted sum of the first values
     out[:] = 0
     j = 0
     while j + 4 <= count:
@@ -221,7 +225,7 @@ def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
 
 
 def _exponentials(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
-    # Replaces the first scores by exponentials of their difference to the greatest one; returns the sum.
+    # Replaces the first ``count`` scores by exp(score - highest score) and returns their sum.
     # ``parts`` and ``bits`` are one working array, viewed as floats and as integers.
     raise NotImplementedError  # numba compiles ``_single`` or ``_double`` instead
 
@@ -241,8 +245,8 @@ def _double(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
 
 
 def _single(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
-    # 2**x as an exponent put together from bits, times a polynomial of the fraction: no call, so it vectorises.
-    # The polynomial is the minimax one of 2**f on [0, 1); relative error 1.6e-7 in single precision.
+    # 2**x as an exponent set by its bits, times a polynomial of the fraction: without a call the loop vectorises.
+    # It is the minimax polynomial of 2**f on [0, 1), with a relative error of 1.6e-7 in single precision.
     one = scores.dtype.type
     most = scores[0]
     for j in range(1, count):

@@ -1,9 +1,10 @@
-"""Linear layers and norms on the CPU, for a step of few rows, in single precision.
+"""Faster linear layers and norms on the CPU, for steps of few rows (tokens), in single precision.
 
-``torch.nn.functional.linear`` is slowest between 2 and about 16 rows, where it can take three times as long as for
-one row. A weight in oneDNN's blocked layout is read at memory speed. Queries, keys and values of a layer are one
-product of the same rows, and so are both gates of an MLP. ``transformers`` writes a norm as six operations called
-from Python, a tenth of the time of a small step. The replacements sum the same numbers in another order.
+``torch.nn.functional.linear`` is inefficient between 2 and about 16 rows, where it can take three times as long as for
+one row. Here oneDNN's blocked layout lets a weight be read at memory speed. The queries, keys and values of a layer
+are computed as one product, since their inputs are the same rows; so are both gates of an MLP. ``transformers``
+computes a norm by six operations called from Python, a tenth of the time of a small step; here a norm is one loop. The
+replacements sum the same numbers in another order, so results differ by rounding.
 
 Not covered: small weights, where a call of oneDNN costs more than the product; other devices and precisions.
 """
@@ -21,8 +22,8 @@ from torch.func import functional_call
 
 from turntree.agents.engines.local.forward.compiled import kernel
 
-BLOCKED = 100_000  #: elements of a weight from which blocks pay
-_ROWS = 16  #: rows that the blocks are laid out for
+BLOCKED = 100_000  #: elements of a weight from which the blocked layout is faster
+_ROWS = 16  #: number of rows for which oneDNN chooses the block layout
 #: names of layers that one module calls with the same rows, in this order
 _SAME_ROWS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
@@ -30,18 +31,19 @@ _SAME_ROWS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 class Product:
     """Products of the same rows with several weights, stacked in one blocked weight.
 
-    Asking for each part in turn computes one product.
+    Calling ``part`` for each weight in order, with the same rows, computes the product only once.
     """
 
     def __init__(self, weights: Sequence[Tensor], bias: Tensor | None) -> None:
         """Copy ``weights``, shape (out, in) each; ``bias`` stays the caller's."""
         self._sizes = [len(weight) for weight in weights]
         self._bias = bias
+        #: rows and products of the last ``part``, until the last weight's product is returned
         self._last: tuple[Tensor, Sequence[Tensor]] | None = None
         self._blocks = _blocks_of(weights[0] if len(weights) == 1 else torch.cat([one.detach() for one in weights]))
 
     def part(self, which: int, rows: Tensor) -> Tensor:
-        """Return the product of ``rows``, shape (..., in), with one of the weights."""
+        """Return the product of ``rows``, shape (..., in), with weight number ``which``."""
         last, self._last = self._last, None
         if last is None or last[0] is not rows:
             product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._blocks, self._bias, "none", [], "")
@@ -51,7 +53,7 @@ class Product:
         return last[1][which]
 
     def fill(self, which: int, weight: Tensor) -> None:
-        """Copy one weight, shape (out, in)."""
+        """Copy new values of weight number ``which``, shape (out, in)."""
         if len(self._sizes) > 1:
             weights = self._blocks.to_dense()
             weights.split(self._sizes)[which].copy_(weight)
@@ -90,7 +92,7 @@ def block(model: nn.Module) -> dict[str, list[Blocked]]:
     Only plain ``nn.Linear`` layers in single precision change; subclasses do not.
 
     Returns:
-        The layers to fill when a weight is written, by the weight's names in ``state_dict``.
+        The layers to fill when a weight is updated, by the weight's names in ``state_dict``.
     """
     names: dict[int, list[str]] = defaultdict(list)
     for name, weight in model.named_parameters(remove_duplicate=False):
@@ -135,7 +137,7 @@ def _blocks_of(weight: Tensor) -> Tensor:
 
 
 def _copy_dense_weights(model: nn.Module) -> None:
-    # A remaining weight inside of a mapped file would keep the pages of all weights in memory, so copy it.
+    # Copy each remaining weight out of the memory-mapped file: one weight inside would keep the whole file in memory.
     for weight in model.parameters():
         if weight.is_contiguous():  # placeholders of freed weights are not
             weight.data = weight.data.clone()

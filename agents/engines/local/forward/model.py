@@ -26,7 +26,7 @@ class Policy:
     def __init__(self, model: nn.Module) -> None:
         """Take over ``model``, a ``transformers`` causal language model; nothing else can run it afterwards.
 
-        Its attention implementation is replaced, and on the CPU its large linear layers and norms (``forward.linear``).
+        Replaces the model's attention, and on the CPU also its large linear layers and norms (``forward.linear``).
 
         Raises:
             ValueError: If the model's attention cannot be replaced.
@@ -42,15 +42,16 @@ class Policy:
         _register()
         model.set_attn_implementation(attention.NAME)  # type: ignore[operator]
         text = config.get_text_config()
+        # whether some layers use sliding-window attention
         self.windows = bool(getattr(text, "sliding_window", None)) and getattr(text, "use_sliding_window", True)
         self.vocabulary = int(text.vocab_size)
         #: directory or Hugging Face id that the model was loaded from, or empty
         self.name = str(getattr(config, "_name_or_path", ""))
-        self.end_tokens = _end_tokens(model)  #: end tokens by the model's own settings
+        self.end_tokens = _end_tokens(model)  #: end tokens named by the model's own settings
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
         self._loaded_device = self.device
-        self._blocked: dict[str, list[Blocked]] = {}
-        #: most columns that a row's tokens may see together in compiled attention; 0 where it does not run
+        self._blocked: dict[str, list[Blocked]] = {}  #: layers to fill when a weight is updated, by the weight's name
+        #: a row uses the compiled attention loops if its tokens see at most this many columns in total; 0: no row does
         self.looped = 0
         dtype, heads = next(model.parameters()).dtype, int(text.num_attention_heads)
         if dtype in compiled.DTYPES:
@@ -96,7 +97,7 @@ class Policy:
 
     @torch.inference_mode()
     def token_bytes(self) -> int:
-        """Return the size of the keys and values of one token, bytes, measured by running one."""
+        """Return the size of one token's keys and values, bytes, measured by running the model on one token."""
         one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
         step = plan_step(slot=none, computed=none, pending=one, pending_tokens=[[0]], draft=DraftBatch.empty(1))
         cache = SlotCache(1, 1)
@@ -115,7 +116,7 @@ class Policy:
         self.model.to(self._loaded_device)
 
     def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
-        """Run the model over the flattened step and return logits, shape (n, vocabulary).
+        """Run the model over the tokens of a step, laid out as one sequence; return logits, shape (n, vocabulary).
 
         ``tokens`` and ``positions`` are int64 of shape (tokens,); ``keep`` has the indices of the n tokens whose logits
         are needed.
@@ -134,7 +135,7 @@ class Policy:
         """Copy new weights by their names in ``state_dict`` in place and return the number of tensors.
 
         Raises:
-            KeyError: If a name is unknown; weights after it are not copied.
+            KeyError: If a name is unknown; the weights before it have been copied then.
             ValueError: If a shape differs.
         """
         own = self.model.state_dict()

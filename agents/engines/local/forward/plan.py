@@ -1,9 +1,9 @@
 """Conversion of live requests and their drafts to the flat arrays of one forward pass.
 
-Row ``b`` contributes its pending tokens (a chain), then its draft nodes (a tree below the last pending token).
-Everything is flattened in row order; ``start[b]`` is where row ``b`` begins. Nodes that continue the pending tokens as
-a chain are causal like them. Only the others need a list of ancestors, so a long chain costs no more than
-prompt tokens.
+Row ``b``, one request, contributes its pending tokens (new to the model, but no drafts), then its nodes: draft tokens,
+a tree below the last pending token. The arrays have all rows in order; row ``b`` begins at ``start[b]``. The first
+nodes often continue the pending tokens as a chain, and see all earlier tokens of the row as prompt tokens do. Only the
+remaining, branching nodes need a list of ancestors. So a long chain costs no more than prompt tokens.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from turntree.spec_tree import DraftBatch
 
 Ints = NDArray[np.int64]
 
-_LONG = 32  #: rows with more new tokens than this get segments of their own
-_GAP = 0.34  #: maximum fraction of idle slots in a segment
+_LONG = 32  #: rows with more new tokens than this share a segment only with rows of similar length
+_GAP = 0.34  #: maximum fraction of a segment's slots that have no row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,13 @@ class StepPlan:
     columns: Ints  #: column of the cache that each token is written to, shape (tokens,)
     start: Ints  #: first token of each row, shape (rows + 1,)
     causal: Ints  #: pending tokens of each row plus the nodes that continue them as a chain, shape (rows,)
-    branching: Ints  #: the other nodes, as indices into the draft, shape (branching,)
-    #: nodes of its row on the path to a branching node, including itself, shape (branching, longest row)
+    branching: Ints  #: all other nodes, as indices into ``draft``, shape (branching,)
+    #: nodes of the row on the path to each branching node, including that node, shape (branching, longest row)
     ancestors: NDArray[np.bool_]
     draft: DraftBatch
     slot: Ints  #: slot of each row, ascending, shape (rows,)
-    computed: Ints  #: columns already computed, shape (rows,)
-    pending: Ints  #: tokens that are not drafts, shape (rows,)
+    computed: Ints  #: tokens of each row in the cache before the pass, shape (rows,)
+    pending: Ints  #: new tokens of each row that are not drafts, shape (rows,)
 
 
 def plan_step(
@@ -53,7 +53,7 @@ def plan_step(
 
     Args:
         slot: Slot of each row, ascending, shape (rows,).
-        computed: Columns in the cache, shape (rows,).
+        computed: Tokens of each row already in the cache, shape (rows,).
         pending: Number of pending tokens, at least 1, shape (rows,).
         pending_tokens: The tokens themselves, one sequence per row.
         draft: One tree per row.
@@ -109,7 +109,7 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
     seen[on_line] = np.arange(seen.shape[1]) <= parent[on_line, None]
     seen[each, node] = True
     up = np.where(on_line, each, each - (node - parent))
-    # Pointer doubling: a node knows its path up to ``up``; adding the path known at ``up`` doubles its length.
+    # Pointer doubling: ``seen`` has each node's path up to ``up``; adding the path seen at ``up`` doubles it.
     while not (up == each).all():
         seen |= seen[up]
         each, up = up, up[up]
@@ -122,8 +122,8 @@ def attention_plan(
     """Convert the step for attention.
 
     Args:
-        looped: Most columns that a row's tokens may see together to go through the compiled loops, on the CPU; 0 where
-            there are none. Whether a row does so never depends on the other rows.
+        looped: On the CPU, a row goes through the compiled loops if its tokens see at most this many columns in total,
+            whatever the other rows are; 0 if no loops are available.
     """
     width = np.diff(step.start)
     looped = looped if device.type == "cpu" else 0
@@ -162,7 +162,7 @@ def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
 
 
 def _runs(slot: Ints, rows: Ints, width: Ints) -> list[Ints]:
-    # groups of nearby slots and, for long rows, of similar width
+    # groups of rows with nearby slots and, for long rows, of similar width (number of new tokens)
     runs: list[list[int]] = []
     for row in rows.tolist():
         if runs:
@@ -193,6 +193,8 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
     flat = step.start[rows][owner] + within
     padded = local[owner] * width + within
 
+    # A chain's token sees all columns up to its own. A branching node sees those up to the last pending token, and the
+    # columns of its ancestors, added below.
     causal = np.ones(size, np.int64)
     causal[local] = step.causal[rows]
     query = np.where(np.arange(width) < causal[:, None], np.arange(width), pending[:, None] - 1)
@@ -209,7 +211,7 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
         sees[index[of], step.pending[of] + node, step.computed[of] + step.pending[of] + other] = True
     mask = torch.zeros(sees.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~sees), float("-inf"))
 
-    distance = None
+    distance = None  # positions, not columns, count for a sliding window: siblings share a position
     if windows:
         positions = np.zeros((size, width), np.int64)
         positions.reshape(-1)[padded] = step.positions[flat]

@@ -1,7 +1,7 @@
-"""Cache of keys and values: one slot per live or parked sequence, written in place.
+"""Cache of keys and values, written in place: one slot per running sequence, or finished one kept for reuse (parked).
 
-The columns of a slot are the tokens of its sequence in order. A layer is allocated when the model first reaches
-it, with the shapes of its keys and values, so that any decoder fits.
+The columns of a slot are the tokens of its sequence in order. A layer of the cache is allocated when the model first
+reaches that layer, with the shapes of its keys and values, so that any decoder fits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SlotCache:
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values of a layer, shape (slots, key heads, columns, size) each.
 
-        The new ``key`` and ``value``, shape (1, key heads, tokens, size), are the pattern for the allocation.
+        The new ``key`` and ``value``, shape (1, key heads, tokens, size), give shape, dtype and device of a new layer.
         """
         pair = self.layers.get(index)
         if pair is None:
