@@ -156,7 +156,7 @@ async def reverify(
     counts.reverify_seconds += time.perf_counter() - started
     if turn.finish_reason is FinishReason.ABORT:
         return turn
-    kept = shared(tokens, turn.token_ids)
+    kept = shared(tokens, turn.token_ids)  # length of the common prefix
     counts.reverified_turns += 1
     counts.offered += len(tokens)
     counts.kept += kept

@@ -62,7 +62,7 @@ class InterruptedReplayBuffer(LoggedSteps, ReplayBufferAsync):
         settings = from_mapping(AsyncSamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._reverifies = settings.on_resume is OnResume.EPISODE
         self._in_order = settings.in_order
-        self._step, self._wanted = 0, 0
+        self._step, self._wanted = 0, 0  # the current step, and the number of groups that it takes
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=settings.poll_interval, refill_fn=refill_fn, **kwargs
         )

@@ -57,7 +57,7 @@ class SamplerSettings:
 class LoggedSteps:
     """Mix-in for verl's replay buffers that records the run's phases and adds turntree's metrics to each step."""
 
-    _updates = False
+    _updates = False  #: whether the first update of the policy has begun
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -87,7 +87,7 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
             )
         settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
-        self._submitted = 0
+        self._submitted = 0  #: prompts that DAPO's filter has requested in this step
         self._max_prompts = settings.max_num_gen_batches * (settings.train_batch_size or 0)
         super().__init__(
             sampler_kwargs=sampler_kwargs,

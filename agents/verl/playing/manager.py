@@ -135,7 +135,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         if self._restarted:
             logger.warning("this agent-loop worker was restarted; it replays the episodes that were not handed over")
         self._handed_over: set[str] = set()  #: groups that this worker handed over before it was restarted
-        self._outbox: list[_Group] = []
+        self._outbox: list[_Group] = []  #: ended groups that are not in verl's queue yet
         self._ended_groups = InterruptedGroups()
         # Groups per step, if a step is trained on the groups that were submitted first; otherwise 0.
         self._batch = config.data.train_batch_size if run.asynchronous and run.asynchronous.in_order else 0
@@ -285,7 +285,7 @@ def _end_run_on_error(playing: Future[None]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Group:
+class _Group:  # an ended group, converted to rows and tags for verl's queue
     def __init__(self, row: dict[str, Any], outputs: list[EpisodeOutput], validate: bool) -> None:
         self.uid = row["uid"]
         self.partition = "val" if validate else "train"

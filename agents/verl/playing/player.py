@@ -97,6 +97,7 @@ class EpisodePlayer:
         self._seeded = settings.draws_by_seed or on_resume is not None
         self.resuming = ResumedPlays(on_resume) if on_resume is not None else None
         self._waiting: dict[Any, list[_Played]] = {}  #: groups that may be re-verified, by verl's group name
+        # Coupled: all validations use the same noise, so an episode can be compared with the validation before.
         self._last_validation = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None

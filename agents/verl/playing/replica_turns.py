@@ -41,7 +41,7 @@ class ReplicaTurns:
         self._patience = patience
         self._look_seconds = look_seconds
         self.routes = TaskRoutes(list(self._engines))
-        self._returns: dict[int, asyncio.Task[None]] = {}
+        self._returns: dict[int, asyncio.Task[None]] = {}  # per lost replica, a task that waits for its return
         self.lost = 0  # times that a replica was lost
 
     def dialogue(self) -> Engine:
@@ -95,7 +95,7 @@ class ReplicaTurns:
             return
 
 
-class _Dialogue:
+class _Dialogue:  # an ``Engine`` for one episode, which stays at one replica as long as possible
     def __init__(self, replicas: ReplicaTurns) -> None:
         self._replicas = replicas
         self._rank: int | None = None

@@ -33,7 +33,7 @@ class ResumedPlays:
         self.how = how
         self.newest = Newest()
         self.trained = SeenSeeds(bits=1 << 23)  #: seeds of turns that the policy was trained on
-        self._refused: set[str] = set()
+        self._refused: set[str] = set()  #: environments for which the warning below was logged
 
     async def play(self, env: Any, engine: Engine, roll: Roll) -> ResumedPlay:
         """Play an episode to its end, however often the weights are updated meanwhile."""

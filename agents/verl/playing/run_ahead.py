@@ -55,7 +55,7 @@ class RowForecast:
         self._last_step = last_step
         self._indices = [int(dataset[position]["index"]) for position in range(len(dataset))]
         self._chunks = self._load_chunks()
-        self._ready: deque[list[int]] = deque()
+        self._ready: deque[list[int]] = deque()  #: chunks (batches of the data loader) that are expected next
 
     @classmethod
     def of(cls, config: Any) -> RowForecast:

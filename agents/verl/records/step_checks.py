@@ -33,7 +33,7 @@ class FailedSteps:
         self._failed: list[int] = []  # consecutive failed steps up to the last step
         self._kinds: list[str] = []
 
-    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:  # count a step, failed or not
         self._steps += 1
         failures, ungraded, errors = (
             metrics.get(PREFIX + name, 0.0) for name in ("failures", "ungraded", "program_errors")

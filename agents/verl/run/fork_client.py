@@ -41,6 +41,7 @@ def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _fork_elsewhere(path: str, argv: Sequence[str]) -> int | None:
+    # Wait for the fork and return its exit status, negative after a signal; ``None`` if no server answers.
     request = {
         "argv": list(argv),
         "env": dict(os.environ),

@@ -76,9 +76,9 @@ class ServerLife:
     """Track whether this process of a server has the trainer's weights; a restarted process lacks them at first."""
 
     def __init__(self, rank: int) -> None:
-        self.id = uuid4().hex  # new in each process of the server
+        self.id = uuid4().hex  # new in each process of the server; other code calls this id ``life``
         self.restarted = is_restarted()
-        self._current = asyncio.Event()
+        self._current = asyncio.Event()  # set once the weights are the trainer's
         if self.restarted:
             logger.warning("engine replica %d was restarted; it samples again once it has the trainer's weights", rank)
         else:
@@ -94,7 +94,7 @@ class ServerLife:
         if not self._current.is_set():
             raise EngineLost("the server was restarted and has no weights yet")
 
-    def check(self, life: str | None) -> None:
+    def check(self, life: str | None) -> None:  # raise if the server was restarted since it returned ``life``
         if life is not None and life != self.id:
             raise EngineLost("the server was restarted during a weight update")
 

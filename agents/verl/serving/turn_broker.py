@@ -52,8 +52,8 @@ class TurnBroker:
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
         """Add a replica's turns; return other replicas' turns of the tasks that may be routed to this replica."""
-        # ``source`` names the replica's process and differs after a restart. ``first`` is the number of the first own
-        # turn, ``cursor`` the replica's position in the buffer.
+        # ``source`` names the replica's process: a restarted replica has a new name. ``first`` is the number of turns
+        # that the process sent before, ``cursor`` its position in the buffer.
         if rank not in self._members:
             # A new replica changes the routing order of all tasks.
             self._members = tuple(sorted({*self._members, rank}))

@@ -214,7 +214,7 @@ class TurnServer:
         if run.validation.coupled:
             validation = LastValidation(max_tokens=run.validation.max_tokens)
         if run.run_ahead.enabled:
-            noise = None if stored is None else stored.base_seed
+            noise = None if stored is None else stored.base_seed  # with reuse, a seed's noise depends on the step
             ahead = PrecomputedTurns(cast(RunAheadEngine, engine), run.run_ahead, slots=slots, noise=noise)
         self._ahead = ahead
         self._shared = None

@@ -129,7 +129,7 @@ def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
 
 class _SentRequest:
     def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
+        self.fields = fields  # turntree's request parameters
         self.output: Any = None  # vLLM's last output for the request
         self.admitted = False  # whether vLLM has the request and ``_admitting`` no longer counts it
 
