@@ -1,12 +1,13 @@
 """Replay an interrupted episode so that one policy samples all of its turns.
 
-The episode's requests are kept with their turns. After a weight update the new policy re-verifies them, each in one
-pass with the turn's own noise, up to the first turn whose tokens change. The episode then resumes from there:
-``RecordedEnv`` answers the re-verified turns and restores the snapshot before the changed one. The result is the
-episode that the new policy alone plays with the same seeds, whenever the update came, even after the episode's end.
+Each request of the episode is kept with its turn. After a weight update the new policy re-verifies the turns: the old
+tokens are the draft, and one pass checks which of them the new policy draws with the turn's seed. The episode resumes
+after the first turn whose tokens change. ``RecordedEnv`` answers the unchanged turns from its record and restores the
+snapshot before the changed turn. The result is the episode that the new policy alone plays with the same seeds, even
+if the update came after the episode's end.
 
-An environment that cannot be restored gets ``OnResume.TURN`` instead: only the interrupted turn is re-verified, and
-the episode is counted as stale.
+If the environment cannot be restored, ``OnResume.TURN`` applies: only the interrupted turn is re-verified, and the
+episode is counted as stale.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ class InterruptedEpisode:
 
     Args:
         engine: Samples the turns; its noise must be a function of the seed.
-        newest: Shared by all episodes of the process.
-        trained: Seeds of noise that the policy was trained on.
-        wait: Awaited after each abort.
+        roll: Plays the episode once, with this object as the engine.
+        newest: The newest weights version, shared by all episodes of the process.
+        trained: Seeds whose turns the policy was already trained on.
+        wait: Awaited after each abort, before the turn is requested again.
     """
 
     def __init__(
@@ -62,10 +64,10 @@ class InterruptedEpisode:
         self._newest = newest
         self._trained = trained
         self._wait = wait
-        self._asked: list[tuple[TurnRequest, Completion]] = []
+        self._asked: list[tuple[TurnRequest, Completion]] = []  #: the episode's requests so far, with their turns
         self._partial: tuple[TurnRequest, tuple[int, ...]] | None = None  #: the interrupted turn and its tokens
         self._next = 0  #: index of the next turn in ``_asked`` that this attempt has not replayed
-        self._left = False  #: whether this attempt ended for a re-verification, not by a caller's cancellation
+        self._left = False  #: whether this attempt was cancelled for a re-verification, not by the caller
 
     @property
     def version(self) -> int:
@@ -88,10 +90,10 @@ class InterruptedEpisode:
                     raise
                 await self._wait()
                 continue
-            # The episode may have ended earlier than the recorded one.
+            # The episode may have ended in fewer turns than the recorded attempt.
             del self._asked[self._next :]
             self._partial = None
-            # An update during the last turn shows only here.
+            # After the last turn no request follows that would notice a weight update.
             if episode.masked or self.version == self._newest.version:
                 return episode
 
@@ -123,7 +125,7 @@ class InterruptedEpisode:
         return turn
 
     def _leave(self) -> None:
-        # A CancelledError passes through the rollout, which turns any other exception into a failed episode.
+        # The rollout lets a CancelledError through; any other exception would become a failed episode.
         self._left = True
         raise asyncio.CancelledError("the weights were updated")
 
@@ -146,11 +148,11 @@ class InterruptedEpisode:
                     self.counts.rewinds += index + 1 < len(self._asked) or self._partial is not None
                     self._drop(index + 1)
                     break
-            if self.version < self._newest.version:  # a replica that does not have the new weights yet
+            if self.version < self._newest.version:  # the replica does not have the new weights yet
                 await self._wait()
 
     def _drop(self, index: int) -> None:
-        # Turns after a changed one answered another dialogue.
+        # Later turns answered a dialogue that the changed turn makes invalid.
         self.counts.dropped += sum(len(turn.token_ids) for _, turn in self._asked[index:])
         if self._partial is not None:
             self.counts.dropped += len(self._partial[1])

@@ -1,11 +1,12 @@
-"""Request turns that a weight update interrupts again until they are complete.
+"""Repeat the request of a turn that a weight update interrupts, until the turn is complete.
 
-An aborted turn returns its tokens so far, which become the draft of the repeated request: the new policy draws each
-position with the turn's own noise, keeps the tokens up to the first difference and samples on. A token is a function
-of the distribution and of (seed, position), so the finished turn is the one that the new policy alone samples.
+An aborted turn returns its tokens so far. These tokens become the draft of the repeated request, and the new policy
+re-verifies them: it draws each position with the turn's own noise, keeps the draft up to the first difference and
+samples the rest. A token depends only on the distribution, the seed and the position. The finished turn is therefore
+the one that the new policy alone samples.
 
-Invariant: except with ``keep``, one weights version samples all tokens of a turn, and noise that the policy was
-trained on is never labelled exact (``trained``).
+Invariant: except with ``OnResume.KEEP``, one weights version samples all tokens of a turn. Turns with a seed that the
+policy was already trained on (``trained``) are never labelled exact.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 logger = logging.getLogger(__name__)
 
 Seeds = Collection[int] | SeenSeeds  #: seeds that the policy was trained on
-ATTEMPTS = 2  #: a request that kills its engine must not kill every other engine, too
-_AGAIN_SECONDS = 0.05  #: before a repeated request; the server then holds it until it has the new weights
+ATTEMPTS = 2  #: per request; few, because a request that kills its engine must not kill all engines
+_AGAIN_SECONDS = 0.05  #: wait before a repeated request; the server holds the request until the new weights arrive
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,14 +39,14 @@ class ResumeCounts:
 
     interruptions: int = 0  #: turns aborted by a weight update
     reverified_turns: int = 0  #: turns re-verified by a newer policy
-    offered: int = 0  #: tokens of the re-verified turns
+    offered: int = 0  #: draft tokens of the re-verified turns
     kept: int = 0  #: offered tokens that the newer policy draws with the same noise
-    dropped: int = 0  #: tokens after the first changed one, and those of the episode's later turns
-    passes_saved: int = 0  #: forward passes saved against plain decoding of the same tokens
+    dropped: int = 0  #: draft tokens from the first changed one on, and tokens of the episode's later turns
+    passes_saved: int = 0  #: forward passes saved, compared with plain decoding of the same tokens
     reverify_seconds: float = 0.0  #: time spent in re-verification requests
-    rewinds: int = 0  #: times that an episode resumed from a turn before its last
+    rewinds: int = 0  #: times that an episode resumed from a turn before its last turn
     lost_turns: int = 0  #: turns requested again because the engine process died
-    stale_episodes: int = 0  #: episodes with an earlier policy's turns, since their environment cannot be restored
+    stale_episodes: int = 0  #: episodes with an earlier policy's turns: their environment cannot be restored
 
     def add(self, other: ResumeCounts) -> None:
         for field in fields(self):
@@ -55,8 +56,8 @@ class ResumeCounts:
 class RetryingEngine:
     """An ``Engine`` that requests a turn once more if the engine process dies.
 
-    Weights, prompt and seed decide a turn, so nothing is lost with the process: the router picks another engine or
-    waits for the same one to restart.
+    Weights, prompt and seed determine a turn, so a repeated request returns the same turn. The router picks another
+    engine or waits until the engine has restarted.
     """
 
     def __init__(self, engine: Engine, counts: ResumeCounts) -> None:
@@ -69,7 +70,7 @@ class RetryingEngine:
                 return await self._engine.generate(request)
             except EngineLost as error:
                 self._counts.lost_turns += 1
-                # Not a warning: the loss of the replica is one already, once for all of its turns.
+                # Not a warning: the loss of the replica is already logged as one, for all of its turns.
                 logger.info("requesting a turn again: %s", error)
         return await self._engine.generate(request)
 
@@ -84,9 +85,9 @@ class InterruptedTurns:
 
     Args:
         engine: Samples the turns; its noise must be a function of the seed.
-        on_resume: ``keep`` trusts an interrupted turn's tokens; the other values re-verify them.
-        trained: Seeds of noise that the policy was trained on.
-        wait: Awaited after each abort.
+        on_resume: ``keep`` keeps an interrupted turn's tokens unchecked; the other values re-verify the tokens.
+        trained: Seeds whose turns the policy was already trained on.
+        wait: Awaited after each abort, before the turn is requested again.
     """
 
     def __init__(
@@ -121,12 +122,13 @@ class InterruptedTurns:
         return replace(turn, token_ids=longer(before.token_ids, turn.token_ids))
 
     async def _continue(self, request: TurnRequest, before: Completion) -> Completion:
-        # As verl does: sample on after tokens of other weights.
+        # As in verl, the new weights continue the turn after tokens that the old weights sampled.
         sampling, count = request.sampling, len(before.token_ids)
         if not count:
             return await self._engine.generate(request)
         prompt = (*request.prompt_ids, *before.token_ids)
-        # The rest is a new request, whose positions start at 0: the turn's own seed would repeat its first noise.
+        # The rest is a new request, whose positions start at 0. With the turn's own seed it would reuse the noise of
+        # the turn's first tokens.
         seed = None if sampling.seed is None else derive_seed(sampling.seed, count)
         rest = replace(sampling, seed=seed, max_tokens=sampling.max_tokens - count)
         if rest.max_tokens < 1:
@@ -141,19 +143,20 @@ class InterruptedTurns:
 async def reverify(
     engine: Engine, request: TurnRequest, tokens: Sequence[int], counts: ResumeCounts, *, trained: Seeds = ()
 ) -> Completion:
-    """Return the turn that the engine's policy samples with the request's seed, drafting ``tokens``.
+    """Return the turn that the engine's policy samples with the request's seed, using ``tokens`` as its draft.
 
     Args:
-        tokens: What another policy sampled for the turn, or the turn's beginning, shape (tokens,).
+        tokens: The turn, or its first tokens, as another policy sampled it, shape (tokens,).
         counts: Updated unless the turn is aborted.
-        trained: Seeds of noise that the policy was trained on: such a turn is level C.
+        trained: Seeds whose turns the policy was already trained on. A turn with such a seed gets exactness level C
+            (exact in the marginal only), any other turn level B (exact given the policy).
     """
     started = time.perf_counter()
     turn = await engine.generate(replace(request, draft=tokens))
     counts.reverify_seconds += time.perf_counter() - started
     if turn.finish_reason is FinishReason.ABORT:
         return turn
-    kept = shared(tokens, turn.token_ids)
+    kept = shared(tokens, turn.token_ids)  # length of the common prefix
     counts.reverified_turns += 1
     counts.offered += len(tokens)
     counts.kept += kept
@@ -161,12 +164,13 @@ async def reverify(
     counts.passes_saved += max(0, len(turn.token_ids) - turn.draft.verify_steps)
     seed = request.sampling.seed
     level = Level.C if seed is not None and seed in trained else Level.B
-    # ``untested``: the draft store has seen tokens of this noise, so the drafts' acceptance proves nothing.
+    # ``untested`` keeps the turn out of the exactness checks: the draft store may hold tokens that the same noise drew,
+    # so the acceptance rate proves nothing.
     return replace(turn, levels=str(level) * len(turn.token_ids), draft=turn.draft.untested())
 
 
 def longer(turn_draft: Sequence[int], reverified: Sequence[int]) -> tuple[int, ...]:
-    """Return the draft after an interrupted re-verification: the verified tokens, then the unverified rest.
+    """Return the draft to continue an interrupted re-verification with: verified tokens, then the unverified rest.
 
     >>> longer((1, 2, 3), (1,)), longer((1, 2, 3), (1, 4))
     ((1, 2, 3), (1, 4))
@@ -176,7 +180,7 @@ def longer(turn_draft: Sequence[int], reverified: Sequence[int]) -> tuple[int, .
 
 
 def joined(before: Completion, after: Completion) -> Completion:
-    """Join the halves of a turn that two policies sampled; each token keeps its weights version."""
+    """Join the two parts of a turn that two policies sampled; each token keeps its weights version."""
     if before.behaviour_logprobs or after.behaviour_logprobs:
         before, after = (replace(of, behaviour_logprobs=of.behaviour_logprobs or of.logprobs) for of in (before, after))
     return replace(join(before, after), versions=versions_of(before) + versions_of(after))

@@ -1,7 +1,8 @@
 """An environment that answers a repeated episode from its record.
 
-Works for environments whose steps have no outside effect (``Env.forkable``). While the reset and the steps equal the
-recorded ones, the record answers. The first different turn restores the snapshot before it and steps for real.
+It wraps environments whose steps have no outside effect (``Env.forkable``). While ``reset`` and ``step`` get the
+recorded arguments, the record answers. At the first different turn, the environment is restored to the snapshot before
+that turn and steps for real.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ class _Step(NamedTuple):
 
 
 def can_be_recorded(env: Any) -> bool:
-    """Return whether ``env`` can be restored; wrappers' own state and a program's effects cannot."""
+    """Return whether ``env`` can be restored; wrappers and environments with outside effects cannot."""
     return isinstance(env, Env) and env is env.unwrapped and env.forkable
 
 
 class RecordedEnv:
-    """Wrap an environment that ``can_be_recorded`` for ``rollout``."""
+    """Wrap an environment for which ``can_be_recorded`` is true; pass the wrapper to ``rollout``."""
 
     def __init__(self, env: Env) -> None:
         self.env: Env | None = env
@@ -46,7 +47,7 @@ class RecordedEnv:
         return self.env
 
     def detach(self) -> Env:
-        """Give the environment away; the record stays."""
+        """Return the wrapped environment and forget it; the record stays."""
         env, self.env, self._at = self._env, None, -1
         return env
 
@@ -60,7 +61,7 @@ class RecordedEnv:
             answer = self._env.reset(**arguments)
             self._steps.clear()
             self._reset, self._at = (arguments, self._env.snapshot(), answer), 0
-        elif self._at < 0:  # the loop reads the task from the environment itself
+        elif self._at < 0:  # the rollout reads the task from the wrapped environment
             self._env.restore(self._reset[1])
             self._at = 0
         return self._reset[2]

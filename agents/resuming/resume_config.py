@@ -10,11 +10,11 @@ class OnResume(StrEnum):
     """What happens to tokens sampled before a weight update."""
 
     KEEP = "keep"
-    """As in verl, the turn continues after its tokens: several policies sample one turn."""
+    """The new policy continues the turn after the old tokens, as in verl: several policies sample one turn."""
     TURN = "turn"
-    """The new policy re-verifies an interrupted turn: one policy a turn, several an episode."""
+    """The new policy re-verifies the interrupted turn only: one policy per turn, several per episode."""
     EPISODE = "episode"
-    """The new policy re-verifies every turn of an untrained episode, even of a finished one: one policy a row."""
+    """The new policy re-verifies every turn of each episode not yet trained on, finished or not: one policy per row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class ResumeConfig:
     on_resume: OnResume = OnResume.EPISODE
     """What happens to tokens sampled before a weight update: keep, turn or episode."""
     in_order: bool = True
-    """With ``episode``: train on episodes in submission order, waiting for the longest; else as they finish."""
+    """With ``episode``: train on episodes in submission order, even if that means waiting; else as they finish."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on_resume", OnResume(self.on_resume))

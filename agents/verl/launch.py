@@ -1,10 +1,10 @@
 """``turntree train``: run an unmodified ``verl.trainer.main_ppo`` in its own process.
 
-That process imports verl while this one writes the task rows and the Hydra configuration to the run folder. On the
-CPU, Ray's workers are forks of a process that has already imported what they need (``prefork``).
+verl's process imports verl while the launcher, this process, writes the task rows and the Hydra configuration to the
+run folder. On the CPU, Ray's workers are forks of a process that has already imported their packages (``prefork``).
 
-Only one training writes to a folder at a time: it holds the folder's lock until its last process has ended. The
-processes end when this one does, even after ``kill -9`` (``guard``).
+Only one training writes to a run folder at a time: a training holds the folder's lock until its last process has ended.
+All processes end with the launcher, even after ``kill -9`` (``guard``).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 
 _EXECUTABLE = f"{INIT}.runtime_env.py_executable"
 _POLL_SECONDS = 0.2
-_GRACE_SECONDS = 8.0  #: for verl to shut Ray down and close its loggers before it is killed
-_ENDED_SECONDS = 30.0  #: for a killed launcher's processes to end; their guard needs a fraction of a second
+_GRACE_SECONDS = 8.0  #: time for verl to shut Ray down and close its loggers before verl is killed
+_ENDED_SECONDS = 30.0  #: time for a killed launcher's processes to end; the guard ends them within a second
 _ENDING = (signal.SIGTERM, signal.SIGHUP)  #: signals that end a training as Ctrl-C does; a closed terminal sends SIGHUP
 _LOG_TAIL = 30
 _LEARNT_NOTHING = 1  #: exit status of a run whose episodes all failed
@@ -72,20 +72,20 @@ def train(
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
         overrides: ``key=value``, see ``compose``.
-        on_phase: Called when a phase begins, until the first step has ended; while verl is being stopped; after half a
-            minute without news; and at a successful end.
+        on_phase: Called when a phase begins until the first step has ended, when verl is being stopped, after half a
+            minute without news, and at a successful end.
         advice: How to continue a run that is stopped before its first checkpoint, in keys that the command takes.
 
     Returns:
-        verl's exit status: 0 if it trained to the end. 1 if all episodes of two consecutive steps (or of the whole run)
-        failed or had no turn.
+        verl's exit status: 0 if the training reached its end; 1 if all episodes of two consecutive steps (or of the
+        whole run) failed or had no turn.
 
     Raises:
         ConfigError: If the configuration is wrong.
         UsageError: If another training writes to the folder.
         MissingExtra: If verl is not installed.
         KeyboardInterrupt: After Ctrl-C, once verl and Ray have stopped; the log shows how to continue the run.
-        SystemExit: After SIGTERM or SIGHUP, likewise.
+        SystemExit: After SIGTERM or SIGHUP, once verl and Ray have stopped.
     """
     composition = compose(config, overrides)
     folder = run_folder(composition)
@@ -121,7 +121,7 @@ def _train(
         logger.error("stopped %s; %s", progress, checkpoints)
         raise
     finally:
-        with suppress(OSError):  # a full disk: the next start joins them
+        with suppress(OSError):  # a full disk: the next start joins the metrics
             join_metrics(folder)
     if progress.lost.ends_the_run or progress.lost.learnt_nothing:
         logger.error("the training was stopped: %s", progress.lost)
@@ -137,7 +137,7 @@ def _train(
     killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
     _log_cause(status, killed or logged_error(log), folder, log)
     if killed is None and (first := first_failure(folder, progress.step + 1)):
-        logger.error("before that, %s", first)  # the last error is seldom the cause
+        logger.error("before that, %s", first)  # the log's last error is seldom the cause
     return status
 
 
@@ -152,7 +152,7 @@ def _run_again_if_ray_was_slow(composition: Composition, folder: RunFolder, lock
 
 
 def _tools(settings: TrainSettings) -> list[str]:
-    # Only for warnings, so an environment that cannot be created now must not end the training.
+    # The names are only for warnings, so an environment that cannot be created now must not end the training.
     try:
         with closing(make_env(settings.env, settings.env_kwargs)) as env:
             return [tool.name for tool in env.offered_tools]
@@ -178,7 +178,7 @@ def prepare(
     complete(composition, folder)
     if joins_cluster(config):
         fit_cluster(config, _environment(composition, folder))
-    else:  # a running cluster has a folder already
+    else:  # a running cluster already has a folder for Ray's files
         OmegaConf.update(config, f"{INIT}._temp_dir", str(ray_dir), force_add=True)
     socket = fork_socket(composition, ray_dir)
     if socket is not None:
@@ -256,13 +256,13 @@ def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
 
 
 def _programs(env_kwargs: Mapping[str, Any]) -> list[str]:
-    # Settings of an environment that name ``MODULE:NAME``: programs, their tasks' environments, rewards.
+    # Environment settings that name code as ``MODULE:NAME``: a program, its tasks' environment, its rewards.
     named = [env_kwargs.get("program"), env_kwargs.get("env"), *(env_kwargs.get("rewards") or ())]
     return [name for name in named if isinstance(name, str) and ":" in name]
 
 
 def _release(process: subprocess.Popen[bytes]) -> None:
-    # ``prefork`` waits for a line. If the process has already ended, the log has its error.
+    # verl's process waits in ``prefork`` for a line. If the process has already ended, the log has its error.
     assert process.stdin is not None, "started with a pipe"
     with suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(b"\n")
@@ -270,13 +270,13 @@ def _release(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
-    # The signals unwind the stack as Ctrl-C does, so that each of them stops verl and Ray.
+    # SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that they stop verl and Ray, too.
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
     for number in _ENDING:
-        if before[number] is not signal.SIG_IGN:  # set by nohup
+        if before[number] is not signal.SIG_IGN:  # nohup ignores SIGHUP; leave that so
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -286,7 +286,7 @@ def _ending_on_signals() -> Iterator[None]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    # verl's driver shuts Ray down; a second Ctrl-C ends the wait. The guard kills whatever is left.
+    # verl's driver shuts Ray down; a second Ctrl-C ends the wait. The guard kills the remaining processes.
     with suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGINT)
         process.wait(_GRACE_SECONDS)

@@ -1,7 +1,7 @@
 """Every change that turntree makes to verl's own code, one function per upstream defect.
 
-The plugin applies ``apply_cpu_patches`` on the CPU platform only, and refuses versions of verl that the patches were
-not checked against. Every trainer's sampler applies ``apply_step_patches``, which act only where verl would raise.
+``plugin`` calls ``apply_cpu_patches`` on the CPU platform only. That function refuses versions of verl that the patches
+were not checked with. Each sampler calls ``apply_step_patches``, whose patches act only where verl would raise.
 ``tests/agents/verl/test_patches.py`` fails as soon as upstream fixes a defect. Nothing else in turntree assigns to a
 verl module.
 """
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from turntree.envs.errors import pip_install
 
-VERSIONS = ("0.9.1",)  #: versions of verl that the patches were checked against
-_LOGITS = 1 << 23  #: logits of a chunk; 32 MB in float32
+VERSIONS = ("0.9.1",)  #: versions of verl that the patches were checked with
+_LOGITS = 1 << 23  #: logits per chunk; 32 MB in float32
 
 
 def apply_cpu_patches() -> None:
@@ -110,11 +110,11 @@ def compute_log_probabilities_at_once() -> None:
 class ChosenLogProbabilities(torch.autograd.Function):
     """``apply(logits, labels)`` returns each label's float32 log-probability, in the labels' shape.
 
-    The gradient is the only tensor as large as the logits. Autograd alone allocates five: 400 MB each in float32 for a
-    vocabulary of 49,152 and 2,048 tokens.
+    The gradient is the only tensor as large as the logits. Plain autograd would allocate five such tensors, 400 MB each
+    in float32 for a vocabulary of 49,152 and 2,048 tokens.
 
-    The gradient with respect to the logits is the label's one-hot vector minus the softmax. Both are computed in chunks
-    of rows; a small policy needs one chunk.
+    The gradient with respect to the logits is the label's one-hot vector minus the softmax. Result and gradient are
+    computed in chunks of rows; a small policy needs one chunk.
     """
 
     @staticmethod
@@ -145,8 +145,8 @@ def _chunks(rows: Tensor) -> Iterator[slice]:
 def take_no_variance_of_single_tokens() -> None:
     """Return 0 as the variance of fewer than two sampled tokens.
 
-    verl 0.9.1 raises in ``masked_var``, which whitens generalised advantages: a step that loses every episode would end
-    the training.
+    verl 0.9.1 whitens generalised advantages with ``masked_var``, which raises for fewer than two tokens. A step whose
+    episodes all fail would therefore end the training.
     """
     import verl.utils.torch_functional as torch_functional
 

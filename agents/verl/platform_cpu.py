@@ -1,7 +1,7 @@
 """The CPU as a verl platform, for machines without an accelerator.
 
-verl asks its platform for everything that depends on the device. Ray pretends one GPU per worker (``num_gpus``),
-because verl's resource pools count nothing else. Changes to verl's own code are in ``patches``.
+verl calls its platform object for everything that depends on the device. Ray is told to pretend one GPU per worker
+(``num_gpus``), because verl's resource pools count only GPUs. Changes to verl's own code are in ``patches``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class _CpuDeviceModule(types.ModuleType):
-    # The functions of ``torch.cuda`` that verl calls; all other names come from ``torch.cpu``.
+    # Stands in for ``torch.cuda``: the functions that verl calls; all other names come from ``torch.cpu``.
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
@@ -34,7 +34,7 @@ class _CpuDeviceModule(types.ModuleType):
     def device_count(self) -> int:
         return 1
 
-    # One device, no asynchronous kernels, no caching allocator, no shared device memory.
+    # No-ops: the CPU is one device without asynchronous kernels, caching allocator or shared device memory.
     set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = _nothing
 
     def memory_allocated(self, device: Any = None) -> int:
@@ -68,7 +68,7 @@ class PlatformCPU(PlatformBase):
 
     device_name = vendor_name = "cpu"
     device_module = _CpuDeviceModule("turntree_cpu_device")
-    # One device, no asynchronous kernels, no caching allocator, no device profiler, no CUDA runtime.
+    # No-ops: the CPU is one device without asynchronous kernels, caching allocator, device profiler or CUDA runtime.
     set_device = synchronize = set_allocator_settings = empty_cache = _nothing
     profiler_start = profiler_stop = cudart = _nothing
 
@@ -93,14 +93,14 @@ class PlatformCPU(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        return "CUDA_VISIBLE_DEVICES"  # Ray sets it for the pretended GPUs; nothing reads it here
+        return "CUDA_VISIBLE_DEVICES"  # Ray sets this variable for the pretended GPUs; no code on the CPU reads it
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
         yield
 
     def ray_resource_name(self) -> str:
-        return "GPU"  # what verl's pools count; Ray is started with pretended GPUs
+        return "GPU"  # the resource that verl's pools count; Ray pretends to have GPUs
 
     def ray_noset_envvars(self) -> list[str]:
         return []

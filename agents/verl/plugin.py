@@ -1,8 +1,8 @@
 """The plugin that verl loads in every process (entry-point group ``verl.plugins``).
 
-Registers the rollout backend ``turntree`` and turntree's replicas for verl's ``vllm`` and ``sglang``. On a machine
-without an accelerator it also selects the CPU platform and its patches. ``TURNTREE_VERL_CPU`` overrides the choice:
-``1`` trains on the CPU, ``0`` never touches the platform.
+It registers the rollout backend ``turntree`` and turntree's replicas for verl's ``vllm`` and ``sglang``. On a machine
+without an accelerator the plugin also selects the CPU platform and its patches. ``TURNTREE_VERL_CPU`` overrides the
+detection: ``1`` trains on the CPU, ``0`` leaves verl's platform unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Register turntree's additions to verl. Calling it again changes nothing."""
+    """Register turntree's additions to verl; a second call changes nothing."""
     if trains_on_cpu():
         select_cpu_platform()
     _register_rollout()
@@ -31,7 +31,7 @@ def trains_on_cpu() -> bool:
         return choice == "1"
     from verl.plugin.platform import PlatformRegistry
 
-    # verl's own detection, which also sees the accelerators that Ray hides from actors that hold none.
+    # verl's own detection also finds accelerators that Ray hides from actors without a reserved accelerator.
     platforms = (PlatformRegistry.get(name) for name in PlatformRegistry.registered_names() if name != "cpu")
     return not any(platform().is_platform_available(use_smi_check=True) for platform in platforms if platform)
 
@@ -84,7 +84,7 @@ def _load_sglang_replica() -> type:
     return DraftingSglangReplica
 
 
-# verl swallows a plugin's exceptions, so they are logged here first.
+# verl ignores a plugin's exceptions, so log them first.
 try:
     register()
 except Exception:

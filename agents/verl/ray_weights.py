@@ -1,11 +1,12 @@
 """verl's checkpoint engine ``turntree``: send the trainer's weights to replicas on other devices.
 
-verl's own engines need an interconnect of accelerators; this one uses Ray's object store. The trainer's first process
-puts the weights there in buckets and passes the references to the worker beside each replica, which forwards them
-(``WeightSender``). The weights stay in the store until the next update, so that a restarted replica can fetch them.
+verl's own checkpoint engines need an interconnect between accelerators; this engine uses Ray's object store. The
+trainer's first process puts the weights into the store in buckets. It passes references to the buckets to the worker
+next to each replica, and the worker sends the weights to the replica (``WeightSender``). The weights stay in the store
+until the next update, so that a restarted replica can get them.
 
-The store holds one copy of the weights, and two during an update: ``ray_kwargs.ray_init.object_store_memory`` must
-have space for both.
+The store holds one copy of the weights, and two copies during an update: ``ray_kwargs.ray_init.object_store_memory``
+must have space for two.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PATIENCE = 1800.0  #: seconds for the trainer to gather its weights
 
 @CheckpointEngineRegistry.register(ROLLOUT_NAME)
 class RayWeights(CheckpointEngine):  # type: ignore[misc]
-    """One end of the transfer: a trainer process, or the worker beside a replica."""
+    """One end of the transfer: a trainer process, or the worker next to a replica."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         self._bucket_bytes = bucket_size
@@ -51,7 +52,7 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
         """Connect the trainer's first process to every replica.
 
         Args:
-            metadata: What ``prepare`` returned in each process, the trainer's first.
+            metadata: The actor handle that ``prepare`` returned in each process, trainer processes first.
         """
         receivers = [*metadata[actor_wg_world_size:]]
         trainers: list[Any] = [receivers, *([] for _ in range(actor_wg_world_size - 1))]
@@ -66,7 +67,7 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
         """Put (name, tensor) pairs into the object store and send references to the receivers."""
         if not self._receivers:
-            for _ in weights:  # every process takes part in gathering each tensor
+            for _ in weights:  # every trainer process must take part in gathering each tensor
                 pass
             return
         self._buckets = [ray.put(bucket) async for bucket in buckets_of(weights, self._bucket_bytes)]
@@ -85,7 +86,7 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
     async def receive_weights(  # type: ignore[override] # verl's are generators, too
         self, global_steps: int | None = None
     ) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """Yield the newest weights once they arrive, or the last ones at once for a repeated update."""
+        """Wait for new weights and yield them; for a repeated update (``RESEND``), yield the last weights at once."""
         try:
             if global_steps != RESEND or not self._buckets:
                 await asyncio.wait_for(self._arrived.wait(), _PATIENCE)

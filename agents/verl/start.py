@@ -1,6 +1,6 @@
-"""The checks of ``turntree train`` before verl starts, also available alone: ``--check``, ``doctor --config``.
+"""Check a training before verl starts: in ``turntree train``, ``turntree train --check`` and ``doctor --config``.
 
-Not checked: what needs GPUs or other nodes, and what verl finds out while it runs.
+Not checked: conditions that need GPUs or other nodes, and errors that only a running verl finds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Start(NamedTuple):
     """A composed training and whether it can start now."""
 
     composition: Composition
-    problems: tuple[Problem, ...]  #: the errors that ``train`` would raise; it raises the first
-    tasks: Tasks | None  #: ``None`` if they cannot be drawn
+    problems: tuple[Problem, ...]  #: all errors; ``train`` raises the first
+    tasks: Tasks | None  #: numbers of tasks; ``None`` if the tasks cannot be created
     changed: tuple[str, ...]  #: the differences from verl's defaults, as ``key=value``
     resumed: int  #: step after which the run resumes, 0 for a new run
 
@@ -78,13 +78,13 @@ class Start(NamedTuple):
         yield f"run: {run_folder(self.composition).root}{resumed}"
 
     def yaml(self) -> str:
-        """Return the configuration that verl would get, without additions for Ray's processes."""
+        """Return the configuration that verl would get, without the additions for Ray's processes."""
         complete(self.composition, run_folder(self.composition))
         return OmegaConf.to_yaml(self.composition.verl)
 
 
 def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
-    """Compose a training and check whether it can start, without starting or writing anything."""
+    """Compose a training and check whether it can start; start nothing and write nothing to the run's folder."""
     composition = compose(config, overrides)
     folder = run_folder(composition)
     changed = tuple(_changed(plain(composition.verl), verl_defaults()[1]))
@@ -138,7 +138,7 @@ def _check_run_ahead(settings: TrainSettings) -> None:
 
 
 def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str], None] = logger.info) -> Tasks:
-    """Write the tasks of a run as rows; ``tell`` gets a line if there are fewer than by default.
+    """Write the tasks of a run as rows; ``tell`` gets a line if the environment has fewer tasks than the default.
 
     Raises:
         ConfigError: If there are fewer tasks than a step needs, or a data set's answers have no answer format.
@@ -190,7 +190,7 @@ def complete(composition: Composition, folder: RunFolder) -> None:
 
 
 def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
-    # From the settings rather than the options' names: single keys may differ from an option.
+    # Read the settings, not the options' names: the file or command line may override an option's keys.
     rollout = config.actor_rollout_ref.rollout
     drafts = EngineSettings.of(rollout).speculation
     if drafts is not None:
@@ -219,7 +219,7 @@ def _changed(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "")
 
 
 def _text(value: Any) -> str:
-    # As in Hydra's override grammar.
+    # Format a value as in Hydra's override grammar.
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     return str(value).replace("'", "")

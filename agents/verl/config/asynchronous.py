@@ -1,4 +1,4 @@
-"""Support of verl's asynchronous trainers; the only place that decides it.
+"""Decide which settings verl's asynchronous trainers support; no other module does.
 
 | trainer mode | engines | supported with |
 |---|---|---|
@@ -22,7 +22,7 @@ from turntree.agents.verl.config.settings import PlaySettings, TrainSettings
 from turntree.agents.verl.names import ENGINES, ROLLOUT_NAME
 
 COLOCATED, SEPARATE = "colocate_async", "separate_async"
-_SAMPLER = "InterruptedReplayBuffer"
+_SAMPLER = "InterruptedReplayBuffer"  #: turntree's replay buffer, a "sampler" in verl's keys
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 

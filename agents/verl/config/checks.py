@@ -1,4 +1,4 @@
-"""Checks of single values of verl's configuration, which verl would make after minutes or not at all.
+"""Check single values of verl's configuration early: verl would check them after minutes, or never.
 
 ``verl_keys.toml`` lists every key of verl and whether turntree follows, refuses or ignores it.
 """
@@ -28,7 +28,7 @@ COUNTS = (
     *("actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.ppo_mini_batch_size"),
     *("trainer.total_training_steps", "trainer.total_epochs", "trainer.nnodes", "trainer.n_gpus_per_node"),
 )
-#: names of verl's keys in other trainers
+#: verl's key for a name that other trainers use
 NAMES = {
     "learning_rate": "lr",
     "batch_size": "train_batch_size",
@@ -42,10 +42,10 @@ _TABLE = Path(__file__).with_name("verl_keys.toml")
 class Row(NamedTuple):
     """A row of ``verl_keys.toml``: what turntree does with some keys of verl."""
 
-    fate: str
+    fate: str  #: followed, unsupported (except for the values ``takes``), refused, or meaningless (only a warning)
     keys: tuple[str, ...]
-    where: Mapping[str, Any]
-    takes: tuple[Any, ...]
+    where: Mapping[str, Any]  #: values of other keys with which the row applies
+    takes: tuple[Any, ...]  #: supported values
     why: str
 
     def holds(self, value_of: Callable[[str], Any]) -> bool:
@@ -80,7 +80,8 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
     """Raise for a key of verl that would be ignored or fail later; warn of one that changes nothing.
 
     Raises:
-        ConfigError: If a changed key is refused or its value is not supported; ``others`` has all further such keys.
+        ConfigError: If a changed key is refused or its value is not supported; its ``others`` lists the further
+            problems.
     """
 
     def value_of(key: str) -> Any:
@@ -90,7 +91,7 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
     problems = []
     for key, value in _leaves(given):
         row = row_of(key, value_of)
-        # Compare the values as written: an interpolation of verl refers to a key that is checked itself.
+        # Compare values before interpolation: the key that an interpolation refers to is checked on its own.
         if row is None or row.fate == "followed" or value in (row.takes or (_default(key, defaults),)):
             continue
         if row.fate == "refused":
@@ -125,7 +126,7 @@ def check_value(key: str, value: Any, default: Any) -> None:
     """Raise if verl's default is a number, a boolean or a section and ``value`` is something else."""
     if isinstance(value, str) and "${" in value:
         return
-    missing = value is None and key.count(".") > 1  # deeper sections of verl may be null
+    missing = value is None and key.count(".") > 1  # verl accepts null for sections below the first two levels
     if isinstance(default, Mapping) and default and not isinstance(value, Mapping) and not missing:
         raise ConfigError(f"{key} is a section: expected keys with values, got {value!r:.60}")
     if value is None:
@@ -141,14 +142,14 @@ def check_counts(config: DictConfig) -> None:
     """Raise a ``ConfigError`` for a count that is not an integer of at least 1."""
     for key in COUNTS:
         value = OmegaConf.select(config, key)
-        if value is None and key == "trainer.total_training_steps":  # then the epochs decide
+        if value is None and key == "trainer.total_training_steps":  # the number of epochs then sets the steps
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key} is a whole number of at least 1, got {value!r}")
 
 
 def meant(key: str, theirs: Mapping[str, Any]) -> str | None:
-    """Return verl's shortest path that ends in ``key`` or in verl's name for it; ``None`` if none does.
+    """Return the verl key that an unknown ``key`` probably means: the shortest path that ends in it, or ``None``.
 
     >>> meant("learning_rate", {"critic": {"model": {"optim": {"lr": 0}}}, "actor": {"optim": {"lr": 0}}})
     'actor.optim.lr'
@@ -168,13 +169,13 @@ def _paths(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
 def no_env(env_id: str, error: ImportError | UnknownEnvironment) -> ConfigError:
     """Return the error for an environment that cannot be imported or is not registered."""
     module = env_id.partition(":")[0]
-    # A module that the environment's own module imports is not a matter of the search path.
+    # PYTHONPATH is only to blame if the environment's own module is missing, not a module that it imports.
     absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
     return ConfigError(f"turntree.env={env_id}: {error}{'; is its folder on PYTHONPATH?' if absent else ''}")
 
 
 def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
-    """Check the names and types of an environment's settings; ``limits`` is a mapping."""
+    """Check the names and types of an environment's settings; ``limits`` is given as a mapping of fields."""
     if ":" not in env_id and env_id not in gymnasium.registry:
         raise unknown_key(env_id, list_envs(), "turntree.env")
     try:

@@ -1,8 +1,8 @@
 """Compose the whole configuration of verl's ``main_ppo``.
 
-The order is: verl's defaults, an option of every group (``groups``), the file's own keys, the command line. A file
-has a section ``turntree`` and, beside it, differences to the options under verl's names; a Hydra defaults list names
-its options. Every key is checked against verl's configuration before any process starts.
+Later parts override earlier ones: verl's defaults, one option of every group (``groups``), the file's own keys, the
+command line. A file names its options in a Hydra defaults list. Its section ``turntree`` has turntree's settings, and
+its other keys override verl's. Every key is checked against verl's configuration before any process starts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from turntree.agents.verl.names import REPLICA_SIZES, ROLLOUT_NAME
 from turntree.agents.yaml_files import read_yaml
 
 _NO_MODEL = "no model is named; give its folder or Hugging Face id: --model DIR, or actor_rollout_ref.model.path=DIR"
-#: sections that verl passes on without checking their keys
+#: sections whose keys verl does not check but passes on to engines, models or Ray
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
-# Keys that verl reads and its YAML lacks. ``fields_of`` finds keys of dataclasses too, but imports verl, which takes
-# seconds: the keys of shipped configurations are listed here.
+# Keys that verl reads but its YAML lacks, by section. ``fields_of`` finds such keys in verl's dataclasses, but has to
+# import verl, which takes seconds. The keys that the shipped configurations use are therefore listed here.
 HIDDEN = {
     "reward.custom_reward_function": ("reward_kwargs",),
     "actor_rollout_ref.actor.fsdp_config": ("mixed_precision",),
@@ -48,9 +48,9 @@ HIDDEN = {
     "critic": ("ppo_infer_max_token_len_per_gpu",),
     "critic.fsdp": ("mixed_precision",),
 }
-#: keys with the same short name as in other commands
+#: keys that the command line accepts without ``turntree.``, as other commands do
 _SHORT = {name: f"turntree.{name}" for name in ("template", "max_thinking_tokens")}
-# verl's configuration as verl has composed it, except for its default ``model_engine``; Hydra takes five times as long.
+# verl ships its composed configuration as one file, which lacks only ``model_engine``; Hydra takes five times as long.
 _FLAT = ("trainer", "config", "_generated_ppo_trainer.yaml")
 
 
@@ -65,10 +65,10 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     """Compose and check the configuration of a training.
 
     Args:
-        config: Name of a shipped configuration, or path of a YAML file; it may also be the first of the overrides.
+        config: Name of a shipped configuration, or path of a YAML file; a text with ``=`` is the first override.
             ``None`` uses only the options.
         overrides: ``key=value`` in Hydra's grammar. A group's name chooses its option (``engine=vllm``,
-            ``speculation=[tree,run_ahead]``), ``turntree.`` keys are turntree's, all others verl's.
+            ``speculation=[tree,run_ahead]``), keys with ``turntree.`` are turntree's, all others are verl's.
 
     Raises:
         ConfigError: If the configuration, an option, a key or a value is unknown or missing, or options are
@@ -89,7 +89,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     for path, value in changes:
         if path not in GROUPS:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
-    # Before anything is resolved: an interpolation of verl then refers to the absolute path, too.
+    # Before interpolations are resolved, so that verl's interpolations get the absolute paths, too.
     ours = OmegaConf.create(absolute(plain(ours)))
     section = ours.pop("turntree", None) or {}
     if not isinstance(section, DictConfig | dict):
@@ -134,7 +134,7 @@ def _read(config: str) -> DictConfig:
         raise ConfigError(f"{config} holds a {type(values).__name__}, expected a mapping")
     loaded = OmegaConf.create(values)
     loaded.setdefault("defaults", [TRAINER, "_self_"])
-    # A file may use options of its own, in folders beside it.
+    # A file may have its own options, in group folders next to the file.
     loaded.setdefault("hydra", {"searchpath": [f"file://{path.parent.absolute()}"]})
     return loaded
 
@@ -205,7 +205,7 @@ def fields_of(section: Mapping[str, Any]) -> set[str]:
 
 
 def _check_sections(config: DictConfig) -> None:
-    # Errors that otherwise only the running processes would raise.
+    # Raise errors now that otherwise verl's processes would raise later.
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path") or not config.actor_rollout_ref.model.path:
         raise ConfigError(_NO_MODEL)
     model = str(config.actor_rollout_ref.model.path)
@@ -216,7 +216,7 @@ def _check_sections(config: DictConfig) -> None:
 
 
 def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings:
-    # turntree's and verl's variables of the chat template are merged, so that both render the same prompts.
+    # Merge turntree's and verl's chat template variables, so that both programs render the same prompts.
     named = {**(plain(config.data.apply_chat_template_kwargs) or {}), **settings.template}
     settings = dataclasses.replace(settings, template=named)
     config.data.apply_chat_template_kwargs = named

@@ -1,7 +1,7 @@
-"""Compose a configuration by its defaults list.
+"""Compose a configuration from its defaults list.
 
-Hydra resolves the list once. Hydra's own ``compose`` takes three times as long: it resolves the list again, adds
-Hydra's own configuration and reads every file with a parser in Python.
+This module lets Hydra resolve the list and merges the files itself. Hydra's own ``compose`` takes three times as long:
+it resolves the list twice, adds Hydra's own configuration and reads every file with a parser in Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore
 class Composed(NamedTuple):
     config: DictConfig
     choices: dict[str, Any]  #: the last option of each group, by group
-    paths: tuple[str, ...]  #: what was merged, in order: ``GROUP/OPTION``, or a configuration's name
+    paths: tuple[str, ...]  #: the merged files in order, as ``GROUP/OPTION`` or a configuration's name
 
 
 @lru_cache(maxsize=256)
@@ -42,8 +42,9 @@ def compose_defaults(
     """Merge the files that the defaults list of ``own`` names.
 
     Args:
-        overrides: Options that replace those of the list, in Hydra's grammar.
-        own_env: Whether ``env`` is left out if only a shipped configuration names it.
+        overrides: Options that replace the list's options, in Hydra's grammar.
+        own_env: Whether the caller names an environment itself; a shipped configuration's ``env`` is then left out.
+        without_env: Whether to leave the group ``env`` out.
     """
     from hydra import version
     from hydra._internal.config_repository import CachingConfigRepository
@@ -94,6 +95,6 @@ def _repository(own: Mapping[str, Any]) -> Any:
         search_path.append("hydra.searchpath", folder)
     search_path.append("schema", "structured://")
     repository = ConfigRepository(search_path)
-    # First: a file of the user's must not replace a shipped one of the same name.
+    # First in the search order, so that a user's file cannot replace a shipped file of the same name.
     repository.sources.insert(0, Shipped("main", "pkg://turntree.configs"))
     return repository

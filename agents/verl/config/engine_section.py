@@ -19,7 +19,9 @@ _READ = ("speculation", "forest", "sharing")
 
 
 def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) -> int:
-    """Set an external engine's context to the longest episode and return it; unset, it takes the model's.
+    """Set an external engine's context length to the longest episode's length, and return the context length.
+
+    Without this, the engine would use the model's context length and reserve memory for it.
 
     Args:
         kept: Tokens that the engine reserves at the end of its context.
@@ -28,26 +30,30 @@ def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) 
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout.max_model_len is None:
         longest = given or rollout.prompt_length + rollout.response_length + kept
-        # verl and the engines refuse a context beyond the model's, so the reserved tokens are then part of it.
+        # verl and the engines refuse a context longer than the model's. At that limit the reserved tokens shorten the
+        # episode.
         rollout.max_model_len = min(longest, positions(str(config.actor_rollout_ref.model.path)) or longest)
     return given or int(rollout.max_model_len)
 
 
 def positions(model: str) -> int | None:
-    """Return the positions of a model in a folder; ``None`` if there is no folder or it does not name them."""
+    """Return the context length in a model folder's ``config.json``; ``None`` if no file or key gives one."""
     file = Path(model).expanduser() / "config.json"
     try:
         read = read_json(file)
     except (OSError, ValueError):
         return None
     read = read if isinstance(read, dict) else {}
-    # Models with several modalities have the language model's sizes in ``text_config``.
+    # Multimodal models have the language model's sizes in ``text_config``.
     length = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))
     return length if isinstance(length, int) else None
 
 
 def asking_setting(run: PlaySettings) -> str:
-    """Return the setting that makes turntree reuse turns with an external engine; empty if none does."""
+    """Return the setting, as ``KEY=VALUE``, that makes turntree reuse stored turns; empty if no setting does.
+
+    Coupled validations reuse turns, too: all validations use the same noise, so each replays the one before.
+    """
     if run.reuse.mode is not ReuseMode.NONE:
         return f"turntree.reuse.mode={run.reuse.mode}"
     if run.run_ahead.enabled:
@@ -63,7 +69,7 @@ def two_drafters(key: str, owner: str) -> ConfigError:
 
 
 def check_priority(config: DictConfig, key: str, value: str | int | bool) -> None:
-    """Raise if an engine's own argument keeps precomputed turns from coming after all other turns."""
+    """Raise if an engine argument prevents scheduling precomputed turns (of later steps) after all other turns."""
     given = OmegaConf.select(config, key)
     if given not in (None, value):
         raise ConfigError(
@@ -73,7 +79,7 @@ def check_priority(config: DictConfig, key: str, value: str | int | bool) -> Non
 
 
 def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> EngineSettings | None:
-    """Return the draft settings of an external engine; ``None`` if it does not run or drafts nothing.
+    """Return the draft settings of an external engine; ``None`` if it is not the configured engine or does not draft.
 
     Args:
         name: The engine's name in ``rollout.name``.

@@ -1,8 +1,8 @@
 """The option groups of a training: device, engine, size, environment, algorithm, mode, reuse, speculation.
 
-An option is a file ``configs/GROUP/OPTION.yaml`` with turntree's and verl's keys. Hydra merges one option of each
-group by the defaults list of ``configs/turntree_trainer.yaml``. That file also lists under ``requires`` which options
-are compatible only with some options of another group, which a defaults list cannot express.
+An option is a file ``configs/GROUP/OPTION.yaml`` with turntree's and verl's keys. The defaults list of
+``configs/turntree_trainer.yaml`` names one option of each group, and Hydra merges them. Some options work only with
+certain options of another group. A defaults list cannot express this, so the file lists these rules under ``requires``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Choice:
 
 
 class Incompatible(ConfigError):
-    """Two options that are incompatible."""
+    """Two of the chosen options cannot be combined."""
 
 
 def list_options(group: str) -> tuple[str, ...]:
@@ -79,11 +79,11 @@ def list_configs() -> tuple[str, ...]:
 def compose_options(
     own: Mapping[str, Any], named: Mapping[str, Any], *, own_env: bool = False
 ) -> tuple[DictConfig, Choice]:
-    """Compose a configuration by its defaults list, without checking whether its options are compatible.
+    """Compose a configuration from its defaults list, without checking whether its options are compatible.
 
     Args:
-        named: Options by group that replace those of the defaults list; an ``env`` of ``None`` leaves that group out.
-        own_env: Whether the configuration names its own environment, so that the group's default is left out.
+        named: Options by group that replace the defaults list's options; ``env`` of ``None`` leaves that group out.
+        own_env: Whether the configuration names its own environment; the default option of ``env`` is then left out.
     """
     texts = {group: [*map(str, value)] if isinstance(value, list) else str(value) for group, value in named.items()}
     overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
@@ -117,7 +117,7 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
     """Raise ``Incompatible`` if two options are incompatible.
 
     Args:
-        requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` the reason.
+        requires: By ``GROUP=OPTION``: the compatible options of other groups, and under ``because`` the reason.
     """
     if conflict := next(_conflicts(choice, requires), None):
         group, option, other, name = conflict
@@ -152,7 +152,7 @@ def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Ite
 
 @lru_cache(maxsize=1)
 def offered() -> tuple[Choice, ...]:
-    """Return compatible combinations of one option per group."""
+    """Return the compatible combinations of shipped options, one option per group."""
     choices = []
     names = [list_options(group) for group in ("engine", "env", "algorithm", "mode")]
     # Speculation and reuse are independent, so each option is only combined with the other group's default.

@@ -67,7 +67,7 @@ def absolute(value: Any, key: str = "", *, model: bool = False) -> Any:
 
     Args:
         key: The key of ``value``.
-        model: Whether the mapping around ``value`` names the engine that runs its ``model``.
+        model: Whether the mapping that holds ``value`` has a key ``engine``; its ``model`` may then be a path.
 
     >>> absolute({"path": "/tmp/../tmp", "split": "/tmp/../tmp", "data": "openai/gsm8k"})
     {'path': '/tmp', 'split': '/tmp/../tmp', 'data': 'openai/gsm8k'}
@@ -77,7 +77,7 @@ def absolute(value: Any, key: str = "", *, model: bool = False) -> Any:
     if isinstance(value, list):
         return [absolute(inner, key, model=model) for inner in value]
     if isinstance(value, str) and (_PATH.search(key) or (model and key == "model")):
-        # Relative to where the training is started: verl's processes run in the run's folder.
+        # Resolve here, where the user started the training: verl's processes run in the run's folder.
         path = os.path.abspath(os.path.expanduser(value))
         return path if value and os.path.exists(path) else value
     return value

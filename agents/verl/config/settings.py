@@ -36,9 +36,9 @@ class SharingSettings:
 
     max_bytes: int = 1 << 28
     """Memory of the broker's turn buffer, bytes."""
-    # 2: the replica that takes over a task from a lost or full one has the task's turns already.
+    # 2, so that a second replica has a task's turns when the task's first replica is lost or full.
     replicas_per_task: int = 2
-    """Replicas that fetch a task's turns, first in routing order; 0 fetches all turns everywhere."""
+    """Replicas that fetch a task's turns, the first in routing order; 0: every replica fetches all turns."""
     max_tokens: int = 1 << 22
     """Maximum tokens of one fetch, newest turns first."""
 
@@ -64,13 +64,13 @@ class EngineSettings:
     threads: int | None = None
     """Torch threads of the engine; ``None`` keeps torch's setting."""
     parked_slots: int | None = None
-    """As ``LocalEngineConfig.parked_slots``."""
+    """Cache slots for finished sequences, kept for prefix reuse; see ``LocalEngineConfig.parked_slots``."""
     prefill_chunk: int = 1024
-    """As ``LocalEngineConfig.prefill_chunk``."""
+    """See ``LocalEngineConfig.prefill_chunk``."""
     monitors: bool = True
-    """As ``LocalEngineConfig.monitors``; without them no z-scores are logged."""
+    """Check exactness statistically (z-scores in the metrics); see ``LocalEngineConfig.monitors``."""
     sharing: SharingSettings | None = field(default_factory=SharingSettings)
-    """Settings of draft sharing; with ``null`` each replica keeps its turns to itself."""
+    """Settings of draft sharing; ``null`` switches sharing off."""
 
     def __post_init__(self) -> None:
         if self.device not in _DEVICES:
@@ -127,29 +127,29 @@ class PlaySettings:
     save_policy_every: int = 0
     """Save the sampling weights every N steps, including the first step; 0 saves none."""
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
-    """Reuse of stored turns: ``{mode: rejection_sampling}``; empty reuses none."""
+    """Reuse of earlier epochs' turns: ``{mode: rejection_sampling}``; empty reuses no turns."""
     run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
-    """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
+    """Run-ahead, precomputing the next step's turns in idle slots: ``{enabled: true}``; empty switches it off."""
     tool_calls_ahead: ToolCallsAheadConfig = field(default_factory=ToolCallsAheadConfig)
-    """Speculative tool calls, before their turn has ended: ``{enabled: true}``; empty makes none."""
+    """Speculative tool calls, started before their turn has ended: ``{enabled: true}``; empty switches them off."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
-    """Validations: ``{coupled: true}`` uses the same noise in each and replays the last one."""
+    """Validations: ``{coupled: true}`` uses the same noise in every validation and drafts from the last one."""
     asynchronous: ResumeConfig | None = None
-    """Weight updates during episodes (``mode=colocate_async``): ``{on_resume: episode}``; else ``None``."""
+    """Handling of weight updates during episodes: ``{on_resume: episode}``; ``None`` with ``mode=sync``."""
     seeded: bool = True
-    """Sample every turn with a seed, so that it is reproducible; ``false``: only for reuse, run-ahead, validations."""
+    """Seed every turn, so that turns are reproducible; ``false``: only if reuse, run-ahead or validations need it."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template: ``{enable_thinking: false}``, added to verl's own key."""
     max_thinking_tokens: int | None = None
-    """Tokens of a turn after which an open thought is closed for the answer; ``null``: no limit."""
+    """Tokens of a turn after which an open thought is closed, so that the answer starts; ``null``: no limit."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
     """Rewards by name, each a weight (0 only logs) or ``{weight, low, high}``; empty uses the environment's reward."""
     answer_format: str | None = None
-    """Data set whose rules compare answers if the tasks' own has none."""
+    """Data set whose answer format is used if the tasks' own data set has none."""
     score_in_verl: bool = False
-    """Let verl's reward loop (section ``reward``) score; recorded episodes keep the environment's reward."""
+    """Let verl's reward loop (section ``reward``) score episodes; records keep the environment's reward."""
 
     def __post_init__(self) -> None:
         make_scorer(self.rewards, self.answer_format)
@@ -161,13 +161,13 @@ class PlaySettings:
 
     @property
     def uses_turns(self) -> bool:
-        """Return whether turns are reused beyond drafts, precomputed, or interrupted by weight updates."""
+        """Return whether whole turns are reused or precomputed, or weight updates interrupt turns."""
         again = self.reuse.mode is not ReuseMode.NONE or self.run_ahead.enabled or self.validation.coupled
         return again or self.asynchronous is not None
 
     @property
     def draws_by_seed(self) -> bool:
-        # vLLM without seeds keeps its own sampler and may choose its newer model runner.
+        # If false, vLLM keeps its own sampler and may choose its newer model runner.
         return self.seeded or self.uses_turns
 
     @classmethod
@@ -192,7 +192,7 @@ class PlaySettings:
         return {"template_options": self.template, "max_thinking_tokens": self.max_thinking_tokens}
 
     def played(self) -> dict[str, Any]:
-        """Return these settings as plain values, without fields of subclasses."""
+        """Return the fields of ``PlaySettings`` as plain values, without fields of subclasses."""
         names = {f.name for f in fields(PlaySettings)}
         values = {name: value for name, value in asdict(self).items() if name in names}
         if self.asynchronous is None:
@@ -207,7 +207,7 @@ class RunSettings(PlaySettings):
     """Section ``rollout.custom.turntree``."""
 
     checkpoint_dir: str = ""
-    """verl's checkpoint folder, from which a resumed run loads its draft stores; empty starts empty."""
+    """verl's checkpoint folder, from which a resumed run loads its draft stores; empty: start with empty stores."""
 
     @classmethod
     def parse(cls, custom: Mapping[str, Any] | None) -> RunSettings:
@@ -232,16 +232,16 @@ class TrainSettings(PlaySettings):
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the environment, JSON values; ``limits`` is a mapping."""
     val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that differ for validation, for example ``{split: test}``."""
+    """Settings of the environment that differ in validations, for example ``{split: test}``."""
     train_tasks: int | None = None
     """Tasks of an epoch; ``None``: all of the environment's, at most 1,024."""
     val_tasks: int | None = None
     """Tasks to validate on; ``None``: all of the environment's validation tasks, at most 32."""
     run_dir: str = "runs/train"
     import_turns: str = ""
-    """Warm start: a store's file or a folder with such files (a run's checkpoints); empty starts cold."""
+    """Warm start from a saved draft store: its file, or a folder of such files (checkpoints); empty: cold start."""
     fork_workers: bool = True
-    """On the CPU, start Ray's workers as forks of one process with their imports."""
+    """On the CPU, fork Ray's workers from one process that has already imported verl and torch."""
 
     def __post_init__(self) -> None:
         PlaySettings.__post_init__(self)

@@ -1,12 +1,12 @@
 """Convert turntree's engine section to SGLang's arguments under verl.
 
 Drafts are configured in one place for all engines, ``engine_kwargs.turntree.speculation`` and ``.forest``. The
-arguments name the built-in algorithm ``NGRAM``, because verl's server builds them before SGLang loads plugins.
-turntree's plugin replaces NGRAM's worker if the environment variable with its settings is set, which goes to all of
-Ray's processes.
+arguments name SGLang's built-in algorithm ``NGRAM``, because verl's server builds the arguments before SGLang loads
+plugins. An environment variable, set for all of Ray's processes, carries turntree's settings. If the variable is set,
+turntree's plugin replaces the worker of ``NGRAM``.
 
 Tested on the CPU in training steps: verl's path through its SGLang server, with stand-ins for SGLang's kernels. Not
-tested, since they need CUDA: the kernels, and verl's weight transfer by handles of device memory.
+tested, because CUDA is needed: the kernels, and verl's weight transfer by handles of device memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     """Put turntree's worker into SGLang's arguments; other engines are left unchanged."""
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "sglang":
         return
-    own = f"{ROLLOUT}.engine_kwargs.sglang.context_length"  # verl checks max_model_len, and does not pass it on
+    own = f"{ROLLOUT}.engine_kwargs.sglang.context_length"  # verl checks max_model_len but does not pass it to SGLang
     context = fit_context(config, kept=KEPT, given=OmegaConf.select(config, own))
     OmegaConf.update(config, own, context, force_add=True)
     settings = drafts_of(config, "sglang", "SGLang", run)
@@ -52,7 +52,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
 
 
 def _check_adapters(config: DictConfig) -> None:
-    # SGLang's captured graphs serve adapters at one width only; drafts need two.
+    # SGLang's captured graphs serve LoRA adapters at one width (tokens per request and pass); drafts need two widths.
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     adapters = (model.lora_rank or model.lora.rank) and not model.lora.get("merge")
     if adapters and not rollout.enforce_eager:
@@ -64,7 +64,7 @@ def _check_adapters(config: DictConfig) -> None:
 
 
 def _fit_graphs(config: DictConfig) -> None:
-    # As few batch sizes as turntree's plugin captures on servers that name its algorithm; SGLang's default has more.
+    # Capture the few batch sizes that turntree's plugin captures outside verl; SGLang's default has more of them.
     own, rollout = f"{ROLLOUT}.engine_kwargs.sglang", config.actor_rollout_ref.rollout
     if config.trainer.device != "cpu" and OmegaConf.select(config, f"{own}.cuda_graph_bs") is None:
         most = OmegaConf.select(config, f"{own}.cuda_graph_max_bs") or rollout.max_num_seqs
@@ -91,7 +91,7 @@ def _drafts(settings: EngineSettings) -> SglangEngineConfig:
 
 def _arguments(drafts: SglangEngineConfig) -> dict[str, Any]:
     arguments = drafts.to_engine_args("")
-    # With one child per node FA3 would not use a tree mask; SGLang derives that from the breadth of its own search.
+    # SGLang uses FA3's tree mask only if the breadth of its own search is above 1; turntree's drafts are trees.
     breadth = {"speculative_ngram_max_bfs_breadth": max(2, drafts.draft_tokens - 1)}
     steps = {"speculative_num_steps": drafts.draft_tokens - 1}
     return {**{key: arguments[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}

@@ -27,7 +27,7 @@ _BATCH, _CHUNK = "data.train_batch_size", "data.gen_batch_size"
 
 def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callable[[], None]]:
     """Yield independent checks of a training's sizes; each raises a ``ConfigError`` with both numbers."""
-    if settings.train_tasks is not None:  # else the environment says how many it has, once the rows are written
+    if settings.train_tasks is not None:  # else the number of tasks is known only once the rows are written
         yield partial(check_tasks, config, settings.train_tasks)
     yield partial(_check_chunk, config, config.data.train_batch_size)
     yield partial(_check_replicas, config)
@@ -39,7 +39,7 @@ def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callabl
 
 
 def check_tasks(config: DictConfig, train_tasks: int) -> None:
-    """Check that there are enough tasks for a step; warn of tasks that are never played."""
+    """Raise if there are too few tasks for a step; warn of tasks that are never played."""
     batch, tasks = config.data.train_batch_size, _read_tasks(config, train_tasks)
     if tasks < batch:
         raise ConfigError(
@@ -74,7 +74,7 @@ def _by_one(config: DictConfig) -> bool:
 
 
 def _check_positions(config: DictConfig) -> None:
-    # turntree's own engine refuses longer rows only once verl's processes have started.
+    # turntree's own engine would refuse rows longer than the model's context only after verl's processes have started.
     rollout, model = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
     longest, most = rollout.max_model_len or rollout.prompt_length + rollout.response_length, positions(model)
     if rollout.name == "turntree" and most is not None and longest > most:
@@ -130,7 +130,8 @@ def _check_replicas(config: DictConfig) -> None:
 
 
 def _mini_batches(config: DictConfig) -> Iterator[tuple[str, DictConfig, DictConfig, int]]:
-    # The actor, and the critic if there is one: key, section, model, and devices that share one row (Ulysses).
+    # For the actor, and the critic if enabled: key, section, model section, and number of devices that share one row
+    # (Ulysses sequence parallelism).
     actor = config.actor_rollout_ref.actor
     own = actor.ulysses_sequence_parallel_size or 1
     # As in verl's FSDPActorConfig, the section's own size counts if it is above 1.
@@ -154,7 +155,7 @@ def _check_sequence_parallel(key: str, model: DictConfig, parallel: int) -> None
 
 
 def _check_micro_batches(config: DictConfig) -> None:
-    # Actor and engine log-probabilities are computed in micro-batches by tokens, or both by rows.
+    # verl splits actor updates and log-probabilities into micro-batches by tokens or by rows, both in the same way.
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if bool(actor.use_dynamic_bsz) != bool(rollout.log_prob_use_dynamic_bsz):
         raise ConfigError(

@@ -12,7 +12,7 @@ from turntree.agents.verl.config.sections import ConfigError, plain
 
 logger = logging.getLogger(__name__)
 
-#: tokens of a micro-batch; a key that is an interpolation comes after the key it refers to
+#: keys with the tokens of a micro-batch; a key that is an interpolation comes after the key that it refers to
 MICRO_BATCHES = (
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
     "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
@@ -29,7 +29,7 @@ def longest_row(config: DictConfig) -> int:
 
 
 def fit_rows(config: DictConfig, given: Container[str]) -> None:
-    """Raise the options' micro-batches to the longest row, which cannot be split; refuse smaller ``given`` ones."""
+    """Raise micro-batch sizes to the longest row, which cannot be split; refuse ``given`` sizes that are smaller."""
     actor = config.actor_rollout_ref.actor
     if not actor.use_dynamic_bsz:
         return
@@ -51,7 +51,7 @@ def fit_rows(config: DictConfig, given: Container[str]) -> None:
 def flash_attention_error() -> str:
     """Return why flash attention cannot be imported; empty if it can."""
     try:
-        # The module that verl imports with use_remove_padding. Only an import finds a wheel built for another torch.
+        # verl imports this module with use_remove_padding. Only an import detects a wheel built for another torch.
         importlib.import_module("flash_attn.bert_padding")
     except (ImportError, OSError) as error:
         return f"{error}".partition("\n")[0]
@@ -85,8 +85,8 @@ def _asks_for_flash_attention(config: DictConfig, model: str) -> bool:
 
 
 def fit_filter(config: DictConfig) -> None:
-    """Pass the settings of DAPO's filter to the sampler; settings of the sampler's own section stay."""
-    # verl passes them only to its own sampler, never to a custom one.
+    """Pass the settings of DAPO's filter to the sampler; keys set in ``sampler_kwargs`` take precedence."""
+    # verl passes the filter's settings only to its own sampler, never to a custom sampler.
     sampler, filters = config.trainer.v1.sampler, config.algorithm.filter_groups
     if filters.enable and sampler.custom_sampler.path:
         settings = {"filter_groups_metric": filters.metric, "train_batch_size": config.data.train_batch_size}

@@ -6,9 +6,9 @@ samples:
     A[i, t] = sum of sample i's rewards at t and later - mean over samples j != i of sample j's episode reward
 
 The baseline is the same at every token and independent of sample i, so it adds nothing to the expected gradient. The
-estimator is unbiased, however the policy decides when to stop, as long as the loss gives every token the same constant
-weight (``loss_agg_mode=seq-mean-token-sum-norm``). The common alternative normalises turn k among the samples that
-reached a turn k. That normalisation weighs a later turn by the number of samples that reached it, and is biased.
+estimator is unbiased for any number of turns, as long as the loss gives every token the same constant weight
+(``loss_agg_mode=seq-mean-token-sum-norm``). The common alternative normalises turn k's reward among the samples that
+have a turn k. That alternative is biased, because a later turn's weight depends on how many samples reached the turn.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """verl's asynchronous replay buffer with a short poll, turntree's metrics, and batches of one policy.
 
-verl takes the groups that end first, whatever their weight version. Short episodes then come early, and long episodes
-are interrupted more often. With ``on_resume=episode`` a step is trained on groups that were re-verified under the
-current weights (``REVERIFIED``). With ``in_order`` it waits for the groups that were submitted first. Which row a step
-gets then does not depend on sampled tokens, so each rollout is a sample of the current policy.
+verl trains on the groups (the samples of one task) that end first, whatever their weight version. Short episodes then
+come early, and weight updates interrupt long episodes more often. With ``on_resume=episode`` a step takes only groups
+that the current weights have re-verified (tag ``REVERIFIED``). With ``in_order`` a step also waits for the groups that
+were submitted first. The choice of rows then does not depend on sampled tokens, so each rollout is an unbiased sample
+of the current policy.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AsyncSamplerSettings:
 
 
 def submitted_first(steps: Mapping[str, int], count: int) -> set[str]:
-    """Return the names of the groups that were submitted first.
+    """Return the names of the ``count`` groups that were submitted first; ``steps`` has each group's step.
 
     >>> sorted(submitted_first({"d": 1, "c": 2, "a": 3, "b": 2}, 2))
     ['b', 'd']
@@ -61,7 +62,7 @@ class InterruptedReplayBuffer(LoggedSteps, ReplayBufferAsync):
         settings = from_mapping(AsyncSamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._reverifies = settings.on_resume is OnResume.EPISODE
         self._in_order = settings.in_order
-        self._step, self._wanted = 0, 0
+        self._step, self._wanted = 0, 0  # the current step, and the number of groups that it takes
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=settings.poll_interval, refill_fn=refill_fn, **kwargs
         )

@@ -1,7 +1,8 @@
 """Rows of verl's data set for the tasks of a turntree environment.
 
-A row names a task; the agent loop creates the environment and its task again. The row's prompt is used only by verl's
-length filter and logs. ``turntree train`` writes the rows itself; the command line writes a file by hand.
+A row only names a task: the agent loop creates the environment again and resets it to that task. verl uses the row's
+prompt only for its length filter and logs. ``turntree train`` writes the rows; to write a file yourself, run this
+module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from turntree.envs.running.containment import contain
 from turntree.envs.sandbox.settings import VARIABLE
 
 AGENT_NAME = "turntree_env"  #: name of the agent loop that plays the rows
-MOST_TASKS = {"train": 1024, "val": 32}  #: rows per split, if their number is not given
+MOST_TASKS = {"train": 1024, "val": 32}  #: maximum rows of a split if the number of tasks is not set
 
 
 def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:

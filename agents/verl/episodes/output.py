@@ -1,7 +1,10 @@
-"""Converts an episode to verl's output.
+"""Convert an episode to verl's output, one or several rows.
+
+An episode has one row per segment (the turns between two shortenings of its dialogue) and per side dialogue (such as a
+sub-agent's). The last segment is the main row.
 
 Invariant: every output is valid for verl (at least one response token, a score, the same extra fields). An episode
-that failed, is ungraded or has no turn has a response mask of zeros: nothing is learnt from it.
+that failed, is ungraded or has no turn gets a response mask of zeros, so the policy does not learn from it.
 """
 
 from __future__ import annotations
@@ -31,14 +34,14 @@ class EpisodeOutput(AgentLoopOutput):
     turn_ends: list[int] = []  #: index in the response of each turn's last token
     turn_rewards: list[float] = []  #: per turn; empty if verl's reward loop scores the episode
     masked: bool = False  #: excluded from training
-    token_levels: list[int] = []  #: exactness of each response token: 1 for A to 4 for D, 0 if not sampled
-    behaviour_logprobs: list[float] = []  #: under the distribution each response token was drawn from; 0 if not sampled
-    #: rows for earlier segments of a shortened dialogue and for side dialogues; none if masked
+    token_levels: list[int] = []  #: each token's exactness level, 1 (A, exact) to 4 (D, biased); 0 if not sampled
+    behaviour_logprobs: list[float] = []  #: under the distribution that drew each response token; 0 if not sampled
+    #: rows of the earlier segments and of the side dialogues; empty if masked
     extra_rows: list[EpisodeOutput] = Field(default=[], exclude=True)
 
     @property
     def rows(self) -> list[EpisodeOutput]:
-        """All rows of the episode. verl takes a session's advantage and validation from the last row, the main row."""
+        """Return all rows, the main row last: verl reads a session's advantage and validation score from the last."""
         for row in self.extra_rows:
             row.reward_score, row.masked = self.reward_score, self.masked
             row.extra_fields["reward_extra_info"] = self.extra_fields["reward_extra_info"]
@@ -85,11 +88,11 @@ def to_output(
     """Convert an episode to verl's output.
 
     Args:
-        weights_version: Version of the weights, for an episode without turns.
+        weights_version: Weights version to report for an episode without turns.
         filler_id: Token id that stands in for the prompt and response of an episode without turns.
         failed: Failure kinds of the failed attempts, including the last one if it failed.
         rewards: Names of the reward components to log, the same for all episodes of a run.
-        score_in_verl: Whether verl's reward loop computes the score; it gets only the policy's own text.
+        score_in_verl: Whether verl's reward loop computes the score, from the policy's own text.
         counted: Additional counts for the metrics.
     """
     *earlier, last = episode.segments
@@ -156,19 +159,19 @@ def _counts(episode: Episode, failed: Sequence[FailureKind]) -> dict[str, float]
 
 
 def _side_dialogue_row(dialogue: Episode, weights_version: int, filler_id: int) -> EpisodeOutput:
-    # Turns shared with an earlier dialogue are trained on, and counted, in that dialogue's row only.
+    # The first ``shared_turns`` turns also belong to an earlier dialogue, whose row trains on and counts them.
     output = to_output(dialogue, weights_version=weights_version, filler_id=filler_id)
     shared = output.turn_ends[dialogue.shared_turns - 1] + 1 if dialogue.shared_turns else 0
     output.response_mask[:shared] = output.token_levels[:shared] = [0] * shared
     output.extra_fields |= {**_drafted(dialogue.turns[dialogue.shared_turns :]), EPISODE: {}}
-    output.turn_rewards = []  # its last turn gets the episode's score
+    output.turn_rewards = []  # the side dialogue's last turn gets the episode's score
     return output
 
 
 def _segment_row(
     turns: Sequence[Turn], episode: Episode, weights_version: int, filler_id: int, score_in_verl: bool
 ) -> EpisodeOutput:
-    # A row of turns before the dialogue was shortened. Only the row of the last segment counts the episode.
+    # The row of a segment before the last. Only the main row counts the episode in the metrics.
     segment = replace(episode, turns=tuple(turns), extra_dialogues=())
     output = to_output(segment, weights_version=weights_version, filler_id=filler_id, score_in_verl=score_in_verl)
     output.turn_rewards = [] if score_in_verl else _rewards(turns, episode)
@@ -197,7 +200,7 @@ def _drafted(turns: Sequence[Turn]) -> dict[str, int]:
 def neutralise(outputs: Sequence[EpisodeOutput]) -> None:
     """Give a group's masked episodes the mean score of its other episodes, so they do not move the baseline.
 
-    verl cannot leave samples out of a group: masked episodes still slightly reduce the group's standard deviation.
+    verl cannot leave samples out of a group, so masked episodes still slightly reduce the group's standard deviation.
     """
     scores = [output.reward_score for output in outputs if not output.masked and output.reward_score is not None]
     for output in outputs:

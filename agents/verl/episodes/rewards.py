@@ -1,12 +1,12 @@
 """A reward function for verl: ``reward.custom_reward_function`` with path ``pkg://turntree.agents.verl.episodes.rewards``.
 
-Set its ``name`` to ``compute_score`` or ``compute_score_async``. The async version does not block a thread of verl's
+Set ``name`` to ``compute_score`` or ``compute_score_async``. The async version does not block one of verl's threads
 while it compares answers. Every result has the same keys; all values are numbers except ``status``, ``answer`` and
 ``method``.
 
-An ungraded sample is left out of training and never counts as wrong. If turntree's agent loop played the episode, the
-result has ``ungraded`` 1 and the loop masks it. verl's other loops have no mask, so ``Ungraded`` is raised, and verl's
-V1 trainers continue without the sample.
+An ungraded sample (one whose answer could not be compared) is left out of training and never counts as wrong. If
+turntree's agent loop played the episode, the result has ``ungraded`` 1 and the loop masks the episode. verl's own loops
+cannot mask, so ``Ungraded`` is raised, and verl's V1 trainers continue without the sample.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def compute_score_async(
 
 def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, Any]:
     """Return verl's result of one sample; ``scored`` is ``None`` for an episode that failed."""
-    # ``masks``: the loop that played the episode masks ungraded samples, so nothing has to be raised.
+    # ``masks``: whether the loop that played the episode masks ungraded samples; if not, ``Ungraded`` is raised.
     ungraded = scored is None or scored.reward is None
     answer = scored.answer if scored is not None else None
     status = "failure" if scored is None else str(answer.status) if answer is not None else ""

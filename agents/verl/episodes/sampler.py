@@ -1,7 +1,7 @@
-"""verl's replay buffer with a short poll, as a custom sampler.
+"""verl's replay buffer with a short poll interval, as a custom sampler (verl's word for a replay buffer class).
 
-verl polls for episodes every two seconds, longer than a small policy takes to play them, and only a custom sampler can
-set the interval. verl passes no group filter to a custom sampler, so DAPO's filter is passed on here, with the limit on
+verl polls for episodes every two seconds, longer than a small policy takes to play them. Only a custom sampler can set
+the interval. verl passes no group filter to a custom sampler, so DAPO's filter is passed on here, with the limit on
 generated batches that verl's synchronous sampler ignores.
 
 verl logs the metrics that a sampler returns with the episodes, so this sampler returns turntree's metrics. verl
@@ -55,14 +55,14 @@ class SamplerSettings:
 
 
 class LoggedSteps:
-    """Mix-in before a replay buffer of verl: notes the run's phases, and returns the metrics of each step."""
+    """Mix-in for verl's replay buffers that records the run's phases and adds turntree's metrics to each step."""
 
-    _updates = False
+    _updates = False  #: whether the first update of the policy has begun
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         apply_step_patches()  # verl must survive steps without a token to learn from
-        note_phase("loading the model to be trained")  # verl's trainer creates the sampler first
+        note_phase("loading the model to be trained")  # the sampler is the first object that verl's trainer creates
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
         """Wait for the episodes of a step; return the batch, and metrics for verl's log."""
@@ -87,7 +87,7 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
             )
         settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
-        self._submitted = 0
+        self._submitted = 0  #: prompts that DAPO's filter has requested in this step
         self._max_prompts = settings.max_num_gen_batches * (settings.train_batch_size or 0)
         super().__init__(
             sampler_kwargs=sampler_kwargs,

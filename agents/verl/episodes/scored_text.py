@@ -1,7 +1,7 @@
 """The policy's own text in an episode, for verl's reward loop.
 
-verl decodes a whole response, including tool output, as the solution. Invariant: a sample made here holds only the
-policy's own text. Rows that do not separate the policy's text are refused.
+verl decodes the whole response, including tool output, as the solution. Invariant: a sample built here holds only the
+policy's own text. Rows that do not mark the policy's own text are refused.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def sample_to_dict(episode: Episode) -> dict[str, Any] | None:
 def sample_of_row(
     data_source: str, solution: str, gold: str, extra_info: Mapping[str, Any], num_turns: int | None
 ) -> Sample | None:
-    """Build the sample of a row of verl's; ``None`` if the episode failed.
+    """Build the sample to score from a row of verl; ``None`` if the episode failed.
 
     Args:
         extra_info: Column ``extra_info`` with the extra fields of the agent loop's output; ``question`` is the prompt.
-        num_turns: Messages of the dialogue, prompt and response; ``None`` if verl does not report it.
+        num_turns: Number of messages of the dialogue, including the prompt; ``None`` if verl does not report it.
 
     Raises:
         ConfigError: If the response mixes the policy's text with other text.

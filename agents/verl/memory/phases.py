@@ -1,8 +1,8 @@
 """Memory of each phase of a step on one GPU that verl's trainer and an engine share.
 
-verl wakes the engine for rollouts, puts it to sleep for log-probabilities and the update, then wakes its weights, not
-its cache, to receive new ones (``ActorRolloutRefWorker.update_weights``). The estimate is an upper bound of what the
-formulas count; the spare tenth is for fragmentation.
+verl wakes the engine for rollouts and puts it to sleep for log-probabilities and the update. It then wakes the engine's
+weights, not its cache, to receive the new weights (``ActorRolloutRefWorker.update_weights``). The estimate is an upper
+bound of the tensors that the formulas count. ``SPARE``, a tenth of the GPU, is left for fragmentation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turntree.agents.verl.memory.shapes import shape_of
 from turntree.agents.verl.memory.trainer import TrainerMemory
 
 CARD = 80_000_000_000  #: bytes of a GPU that is sold with 80 GB
-SPARE = 0.1  #: share of a GPU that a size leaves free
+SPARE = 0.1  #: share of a GPU that a shipped size leaves free
 # Assumed, not measured: CUDA contexts and NCCL buffers of trainer and engine, and SGLang's captured graphs.
 _RESERVE = 3 * 2**30
 

@@ -1,8 +1,9 @@
 """Memory of the rollout engine on one GPU, awake and asleep.
 
-An engine takes a share of the GPU (``gpu_memory_utilization``) for weights, keys and values; vLLM also for
-activations and captured graphs (``determine_available_memory``). Verifying drafts comes on top: vLLM's profile runs
-one token a request (``gpu_model_runner.py``, ``_dummy_sampler_run``); SGLang and the local engine profile nothing.
+An engine takes a share of the GPU (``gpu_memory_utilization``) for weights, keys and values. vLLM's share includes
+activations and captured graphs (``determine_available_memory``). Verifying drafts needs memory beyond the share: vLLM
+profiles one token per request (``gpu_model_runner.py``, ``_dummy_sampler_run``); SGLang and the local engine do not
+profile.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from turntree.agents.verl.memory.shapes import ModelShape
 
 # Float32 tensors of the logits' shape in a verifying pass: logits, processed logits, and probabilities or noise.
 _VERIFIED = 3
-# Prompt tokens of a pass: verl's ``max_num_batched_tokens``, SGLang's ``chunked_prefill_size`` on 80 GB.
+# Prompt tokens of a pass: verl's ``max_num_batched_tokens``, SGLang's ``chunked_prefill_size`` on a GPU with 80 GB.
 _CHUNK = 8192
-_WORKSPACE = 512 * 2**20  #: SGLang's ``SGLANG_FLASHINFER_WORKSPACE_SIZE`` for Qwen2, bytes; one for all widths
-#: a FlashInfer wrapper's ``_int_workspace_buffer``, bytes; each captured batch size of a width has one
+_WORKSPACE = 512 * 2**20  #: SGLang's ``SGLANG_FLASHINFER_WORKSPACE_SIZE`` for Qwen2, bytes; all widths share it
+#: a FlashInfer wrapper's ``_int_workspace_buffer``, bytes; each width and captured batch size has its own
 _PLAN = 8 * 2**20
 
 
@@ -29,7 +30,7 @@ _PLAN = 8 * 2**20
 class RolloutMemory:
     """Memory of an engine on one GPU, bytes."""
 
-    share: int  #: for weights, keys and values while awake; vLLM's also has the activations
+    share: int  #: weights, keys and values while awake; vLLM's share includes the activations
     weights: int  #: part of ``share``
     verification: int  #: tensors of a pass that verifies drafts
     buffers: int  #: SGLang's graphs and attention outside of ``share``, kept while asleep
@@ -78,19 +79,20 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
 def sglang_buffers(
     shape: ModelShape, *, batch: int, captured: int, width: int, context: int, widths: tuple[int, ...] | None = None
 ) -> int:
-    """Return the bytes that SGLang 0.5.12 allocates before it serves, besides one workspace.
+    """Return the bytes that SGLang 0.5.12 allocates before it serves, without FlashInfer's workspace.
 
-    For each width: FlashInfer's cache indices (int32) and mask flags (uint8), ``max_bs x width x context`` each
-    (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured batch size. For all widths: the
-    logits in float32 (``DecodeInputBuffers``, shared by name) and each request's cache positions (``ReqToTokenPool``).
+    For each width (tokens per request in a pass): FlashInfer's cache indices (int32) and mask flags (uint8),
+    ``max_bs x width x context`` each (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured
+    batch size. For all widths: the logits in float32 (``DecodeInputBuffers``, shared by name) and each request's cache
+    positions (``ReqToTokenPool``).
     SGLang's memory saver frees none of these tensors.
 
     Args:
         batch: ``max_running_requests``.
         captured: ``cuda_graph_max_bs``.
-        width: Most tokens of a request in a pass.
+        width: Maximum tokens of a request in a pass: 1 + draft tokens.
         context: ``context_length``.
-        widths: Widths with graphs; ``None`` means those of turntree's worker on an accelerator.
+        widths: Widths with graphs; ``None``: the widths of turntree's worker on an accelerator.
     """
     rows = min(captured, batch)
     each = SglangSettings().widths_within(width, device="cuda") if widths is None else widths
@@ -100,7 +102,7 @@ def sglang_buffers(
 
 
 def captured_sizes(most: int) -> int:
-    """Count SGLang's captured batch sizes without drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
+    """Count the batch sizes that SGLang captures without drafts (``ServerArgs._generate_cuda_graph_batch_sizes``).
 
     >>> captured_sizes(4), captured_sizes(256)
     (3, 36)

@@ -1,7 +1,8 @@
 """Shapes of models, from a folder's ``config.json`` or from a table for the shipped sizes.
 
-Dense decoders with gated feed-forward layers and biases in the query, key and value projections: the Qwen2 and Llama
-families (Llama has no biases: less than 0.1 % of the parameters). Mixtures of experts are refused.
+Supported: dense decoders with gated feed-forward layers, such as Qwen2 and Llama. Biases in the query, key and value
+projections are counted; Llama has none, a difference of less than 0.1 % of the parameters. Mixtures of experts are
+refused.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class ModelShape:
 
     @property
     def kv_width(self) -> int:
-        """Return the width of a token's keys in a layer, which equals that of its values."""
+        """Return the size of a token's keys in a layer; its values have the same size."""
         return self.num_key_value_heads * self._head
 
     @property
     def embedding(self) -> int:
-        """Return the parameters of the embedding, which equal those of the output layer."""
+        """Return the number of parameters of the embedding; the output layer has as many."""
         return self.vocab_size * self.hidden_size
 
     @property
     def layer(self) -> int:
-        """Return the parameters of a layer: attention with biases, gated feed-forward, two norms."""
+        """Return the number of parameters of a layer: attention with biases, gated feed-forward, two norms."""
         hidden, queries = self.hidden_size, self.num_attention_heads * self._head
         attention = (hidden + 1) * (queries + 2 * self.kv_width) + queries * hidden
         return attention + 3 * hidden * self.intermediate_size + 2 * hidden

@@ -30,7 +30,7 @@ def estimated(size: str, engine: str, env: str, algorithm: str = "grpo") -> Esti
 
 
 def markdown() -> str:
-    """Return the table in gigabytes (10^9 bytes) of each GPU, by phase, for the longest episodes."""
+    """Return the table: gigabytes (10^9 bytes) per GPU and phase, for the longest episodes."""
     return "\n".join([_HEAD, *_rows()]) + "\n"
 
 

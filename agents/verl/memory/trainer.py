@@ -1,9 +1,9 @@
 """Memory of a model that verl's FSDP2 engine trains, on one GPU.
 
 Weights, gradients and Adam's two moments are float32 and sharded among all GPUs (``model_dtype: fp32``, ``fsdp_size:
--1``): ZeRO stage 3 (Rajbhandari et al., ZeRO, 2020, section 5), with 4 + 4 + 8 bytes a parameter. Computation is in
-bfloat16; a layer's weights are gathered before it runs, together with the next layer's. The output layer (or the tied
-embedding, which FSDP2's root keeps gathered) counts on top, since its backward pass coincides with the logits.
+-1``): ZeRO stage 3 (Rajbhandari et al., ZeRO, 2020, section 5), with 4 + 4 + 8 bytes per parameter. Computation is in
+bfloat16. FSDP2 gathers the weights of a layer and of the next layer before the layer runs. The gathered output layer
+(or tied embedding, which FSDP2's root keeps gathered) is added, because its backward pass runs while the logits exist.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from turntree.agents.verl.memory.shapes import ModelShape
 
-_LOGIT = 4  #: bytes a logit: bfloat16 twice, as output and gradient, or scaled by the temperature
+_LOGIT = 4  #: bytes per logit: two bfloat16 tensors, the logits and their gradient (or the tempered logits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +24,15 @@ class TrainerMemory:
     gpus: int  #: GPUs that share the model's state
     tokens: int  #: tokens of a micro-batch of the update
     forward_tokens: int  #: tokens of a micro-batch without gradients
-    weights_wait: bool  #: verl's ``param_offload``: weights are in host memory while unused
-    moments_wait: bool  #: verl's ``optimizer_offload``: so are Adam's moments outside of the update
-    streamed: bool  #: verl's ``offload_policy``: state stays on the host, where Adam runs; layers are copied to run
+    weights_wait: bool  #: verl's ``param_offload``: weights wait in host memory while unused
+    moments_wait: bool  #: verl's ``optimizer_offload``: Adam's moments wait in host memory outside of the update
+    streamed: bool  #: verl's ``offload_policy``: state and Adam are on the host; layers are copied to the GPU to run
     checkpointing: bool  #: whether the backward pass recomputes each layer from its input
-    logits: bool = True  #: false for a critic, which ends in one value
+    logits: bool = True  #: false for a critic, which outputs one value per token
 
     @classmethod
     def read(cls, shape: ModelShape, *, gpus: int, tokens: int, forward_tokens: int, fsdp: Any, model: Any) -> Self:
-        """Read a model's memory from verl's sections."""
+        """Read the fields from verl's sections: ``fsdp`` of the actor or critic, and its ``model``."""
         return cls(
             shape=shape,
             gpus=gpus,
@@ -59,7 +59,7 @@ class TrainerMemory:
 
     @property
     def between(self) -> int:
-        """Return the bytes that stay while the model is unused."""
+        """Return the bytes that stay on the GPU while the model is unused."""
         return (0 if self.weights_wait else self.weights) + self.waiting_moments
 
     @property
@@ -68,15 +68,16 @@ class TrainerMemory:
 
     @property
     def forward(self) -> int:
-        """Return the work space of a pass without gradients: gathered weights, a layer's tensors, logits."""
+        """Return the bytes of a pass without gradients: gathered weights, one layer's tensors, logits."""
         return self._gathered + self.forward_tokens * (self.shape.tape + self._logits)
 
     @property
     def backward(self) -> int:
-        """Return the work space of a pass with gradients.
+        """Return the bytes of a pass with gradients.
 
-        On top of ``forward``: inputs or tapes of all layers, gradients of one layer's tensors, and gradients of a
-        layer's and the output layer's weights in bfloat16 and, for the reduction, in float32.
+        Beyond ``forward``, the pass keeps each layer's input (with checkpointing) or tape (all tensors that autograd
+        keeps). It also holds the gradients of one layer's tensors, and the weight gradients of one layer and the output
+        layer: in bfloat16 and, for the reduction, in float32.
         """
         shape = self.shape
         kept = 2 * shape.hidden_size if self.checkpointing else shape.tape
@@ -89,8 +90,8 @@ class TrainerMemory:
 
     @property
     def step(self) -> int:
-        # Adam takes the root of all second moments at once: DTensors use torch's foreach implementation
-        # (``_multi_tensor_adam``). With ``offload_policy`` Adam runs on the host.
+        # The extra memory of Adam's step: the square roots of all second moments at once, because DTensors use torch's
+        # foreach implementation (``_multi_tensor_adam``). With ``offload_policy`` Adam runs on the host.
         return 0 if self.streamed else self.state  # the step's root
 
     @property

@@ -1,4 +1,4 @@
-"""A pool of a process's idle environments, because creating an environment may read a data set."""
+"""A pool of idle environments, one per process: creating an environment is slow if it reads a data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kind_of_env(row: Mapping[str, Any]) -> EnvKind:
 
 
 class IdleEnvs:
-    """Idle environments by kind; environments of one kind share a memo of ``memo_results`` results."""
+    """Idle environments by kind; environments of one kind share a cache of up to ``memo_results`` tool results."""
 
     def __init__(self, memo_results: int) -> None:
         self._memo_results = memo_results
@@ -30,7 +30,7 @@ class IdleEnvs:
         return self._idle[kind].pop() if self._idle[kind] else self.make(kind)
 
     def give_back(self, kind: EnvKind, env: Env) -> None:
-        """Return an environment to the pool; do not return one that an episode has broken."""
+        """Return an environment to the pool; do not return an environment that an episode has left broken."""
         self._idle[kind].append(env)
 
     def make(self, kind: EnvKind) -> Env:

@@ -1,11 +1,14 @@
-"""One worker's ended groups that wait to be trained on, re-verified once per version of the weights.
+"""Keep one worker's ended groups, and choose the groups to re-verify after a weight update.
 
-The trainer announces the weight version of its step. Groups of an earlier version are stale: they are re-verified, and
-their new rows replace the old ones. Newer weights in the engines do not count until the trainer begins its next step.
-Until then, this worker still lists the groups of the last step, and re-verifying them would submit them again.
+A group is all samples of one task in one step. An ended group waits in verl's queue until the policy is trained on it.
+The trainer announces the weight version of its step. Groups of an earlier version are stale: the new policy re-verifies
+them (its tokens for the same seeds replace the old ones), and their new rows replace the old rows.
 
-If each step is trained on the groups that were submitted first, groups of later steps are not re-verified yet. One
-re-verification under the weights of their own step is enough.
+Newer weights in the engines do not count until the trainer begins its next step. Until then, this worker still lists
+the groups of the last step, and re-verifying these groups would submit them again.
+
+If each step is trained on the groups that were submitted first (``in_order``), groups of later steps are not
+re-verified yet: one re-verification under the weights of their own step is enough.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ class EndedGroup(NamedTuple):
     """A group as last written to verl's queue."""
 
     row: dict[str, Any]
-    keys: Sequence[str]  #: names of its rows in verl's queue
-    version: int  #: weight version of all its turns
+    keys: Sequence[str]  #: names of the group's rows in verl's queue
+    version: int  #: weight version of all turns of the group
 
 
 class InterruptedGroups:
@@ -29,12 +32,12 @@ class InterruptedGroups:
         self._in_transit: set[str] = set()  # groups being re-verified or written to the queue
         self._version = 0
         self._due: Container[str] | None = None
-        # Acquired before listing verl's queue and released after ``begin_step``: listings are applied in order.
+        # Hold this lock from listing verl's queue until ``begin_step`` returns, so that listings are applied in order.
         self.listing = asyncio.Lock()
 
     def begin_step(self, version: int, held: Container[str], due: Container[str] | None = None) -> list[str]:
         """Begin a step with weights ``version``; return and forget the groups that were trained on."""
-        # ``held``: groups in verl's queue. ``due``: groups that the step is trained on; ``None`` for any group.
+        # ``held``: groups still in verl's queue. ``due``: groups that this step may train on; ``None``: any group.
         self._version, self._due = version, due
         trained = [uid for uid in self.ended if uid not in held and uid not in self._in_transit]
         for uid in trained:
@@ -42,7 +45,7 @@ class InterruptedGroups:
         return trained
 
     def take_stale(self) -> list[str]:
-        """Return the groups to re-verify now. They count as in transit until ``handed_over``."""
+        """Return the groups to re-verify now. These groups count as in transit until ``handed_over``."""
         groups = self.ended.items()
         stale = [uid for uid, group in groups if group.version < self._version and uid not in self._in_transit]
         stale = [uid for uid in stale if self._due is None or uid in self._due]
@@ -50,7 +53,7 @@ class InterruptedGroups:
         return stale
 
     def end(self, uid: str, group: EndedGroup) -> Sequence[str] | None:
-        """Store a group, which is in transit from now on; return the names of the rows that it replaces, if any."""
+        """Store an ended group and mark it as in transit; return the names of the rows that the group replaces."""
         self._in_transit.add(uid)
         replaced = self.ended[uid].keys if uid in self.ended else None
         self.ended[uid] = group

@@ -1,12 +1,12 @@
-"""verl's agent-loop manager with another transport: the same episodes, with far fewer calls between processes.
+"""verl's agent-loop manager and worker with bulk transfers, and so far fewer calls between processes.
 
 verl's worker makes three Ray calls per turn and three TransferQueue calls per episode. Their cost is negligible with a
-large model, but dominates with a small one. This worker sends turns (``TurnPipe``) and hands over finished episodes in
-bulk. ``ReplicaTurns`` routes all rollouts of a task to one replica, and so to one draft store. verl's own manager and
-worker do the rest: other agent loops, the reward loop, distillation.
+large model, but dominates with a small model. This worker sends turns in bulk (``TurnPipe``) and also hands over ended
+groups (all samples of a task) in bulk. ``ReplicaTurns`` routes all rollouts of a task to one replica, and so to one
+draft store. verl's own manager and worker do the rest: other agent loops, the reward loop, distillation.
 
-In asynchronous training (``config.asynchronous``), each step also re-verifies groups that ended under earlier weights
-and wait in verl's buffer.
+In asynchronous training (``config.asynchronous``), each step also re-verifies the groups in verl's buffer that ended
+under earlier weights: the new weights draw their turns again with the same seeds, and the old turns are the drafts.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from turntree.envs.failure import describe
 
 logger = logging.getLogger(__name__)
 
-_RESTARTS = 4  #: times that Ray restarts a worker and repeats the call for its batch
-_HAND_OVER_SECONDS = 0.5  #: longest time that a finished group waits for other groups
+_RESTARTS = 4  #: times that Ray restarts a worker and repeats the call with the worker's batch
+_HAND_OVER_SECONDS = 0.5  #: longest time that an ended group waits for other groups to be handed over with
 
 
 class EpisodeManager(AgentLoopManagerTQ):
@@ -63,8 +63,8 @@ class EpisodeManager(AgentLoopManagerTQ):
         self.agent_loop_workers_class: Any = ray.remote(max_restarts=_RESTARTS)(EpisodeWorker)
         self._forecast = RowForecast.of(config) if run.run_ahead.enabled else None
         self._submitted: tuple[int, Counter[int]] = (0, Counter())  #: the step, and how often it submitted each task
-        self._turn = 0
-        self._restored = False
+        self._turn = 0  #: index of the worker that gets the next batch's first chunk
+        self._restored = False  #: whether groups from a checkpoint were submitted again
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         ahead: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ class EpisodeManager(AgentLoopManagerTQ):
             playing.future().add_done_callback(_end_run_on_error)
 
     def _generate_interrupted(self, workers: Sequence[Any], prompts: TensorDict) -> None:
-        # The case of ``generate_sequences`` in which the weights change during rollouts.
+        # ``generate_sequences`` if the weights change during rollouts.
         if self._on_resume is OnResume.EPISODE:
             self._replay_restored(prompts)
         rows = _rows(prompts)
@@ -102,7 +102,7 @@ class EpisodeManager(AgentLoopManagerTQ):
             worker.reverify.remote(step).future().add_done_callback(_end_run_on_error)
 
     def _replay_restored(self, prompts: TensorDict) -> None:
-        # Play a checkpoint's ended groups again: the checkpoint lacks the data to re-verify them.
+        # Play a checkpoint's ended groups again: the checkpoint does not have the turns to re-verify.
         if self._restored:
             return
         self._restored = True
@@ -114,7 +114,7 @@ class EpisodeManager(AgentLoopManagerTQ):
             step = int(_rows(prompts)[0]["global_steps"])
             batch = transfer_queue.kv_batch_get(keys=ended, partition_id="train")
             assign_non_tensor_data(batch, "global_steps", step)
-            # Tag them as verl tags unfinished groups, so that groups that ended early before the kill get no priority.
+            # Tag these groups as unfinished, so that groups that had ended before the run was killed get no priority.
             tags = [{"status": "pending", "global_steps": step} for _ in ended]
             transfer_queue.kv_batch_put(keys=ended, partition_id="train", tags=tags)
             self.generate_sequences(batch)
@@ -135,11 +135,11 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         if self._restarted:
             logger.warning("this agent-loop worker was restarted; it replays the episodes that were not handed over")
         self._handed_over: set[str] = set()  #: groups that this worker handed over before it was restarted
-        self._outbox: list[_Group] = []
+        self._outbox: list[_Group] = []  #: ended groups that are not in verl's queue yet
         self._ended_groups = InterruptedGroups()
         # Groups per step, if a step is trained on the groups that were submitted first; otherwise 0.
         self._batch = config.data.train_batch_size if run.asynchronous and run.asynchronous.in_order else 0
-        # The task that hands over the outbox. A failed one stays here, so its error is never lost.
+        # The task that hands over the outbox. A failed task stays here, so that its error is raised later.
         self._carrier: asyncio.Task[None] | None = None
         slots = run.run_ahead.slots(rollout.max_num_seqs)
         self._ahead = (
@@ -285,7 +285,7 @@ def _end_run_on_error(playing: Future[None]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Group:
+class _Group:  # an ended group, converted to rows and tags for verl's queue
     def __init__(self, row: dict[str, Any], outputs: list[EpisodeOutput], validate: bool) -> None:
         self.uid = row["uid"]
         self.partition = "val" if validate else "train"
@@ -335,8 +335,8 @@ async def _put(groups: list[_Group], partition: str) -> None:
         tags=[tag for group in groups for tag in group.tags],
         partition_id=partition,
     )
-    # Only now may the replay buffer take the new groups. Re-verified groups are already tagged as finished. The buffer
-    # may have taken one meanwhile, and tagging that group again would add a group that waits forever.
+    # Tag new groups last, because the replay buffer may take a group from then on. Re-verified groups already have the
+    # tag. The buffer may have taken such a group meanwhile; a second tag would add a group that waits forever.
     if new := [group.uid for group in groups if group.replaced is None]:
         finished = [{"status": "finished"} for _ in new]
         await transfer_queue.async_kv_batch_put(keys=new, tags=finished, partition_id=partition)

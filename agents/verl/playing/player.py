@@ -1,7 +1,7 @@
-"""Plays the episodes of a row of the data set. One player per process, shared by all its episodes.
+"""Play the episodes of a row of the data set. Each process has one player, which all its episodes share.
 
-Nothing here raises. A failed episode is retried once with the same seeds. If the retry fails too, the episode is
-returned as a failure, which ``to_output`` masks.
+The player does not raise. It retries a failed episode once with the same seeds. If the retry fails too, the player
+returns the episode as a failure, which ``to_output`` masks (excludes from the loss).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Played(NamedTuple):
     episode: Episode
     failed: tuple[FailureKind, ...]  #: failure kinds of the failed attempts, including the last one
     labels: dict[str, int]
-    recorded: bool
+    recorded: bool  #: whether this is a training episode, not a validation episode
     resumed: ResumedPlay | None = None  #: only if the weights change during rollouts
     env_kind: EnvKind = ("", "")
     calls: ToolCallsAhead | None = None  #: speculative tool calls of all attempts
@@ -60,7 +60,7 @@ class _Played(NamedTuple):
 
 
 class _RowTurns:
-    """An ``Engine`` for a row's episode that adds the request fields that ``rollout`` does not set.
+    """An ``Engine`` for one episode that sets the request fields that ``rollout`` leaves unset.
 
     Args:
         trains: Whether the policy is trained on the turns. Validation turns neither reuse turns nor are reused.
@@ -93,17 +93,18 @@ class EpisodePlayer:
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
         self._renderer = Renderer(tokenizer, **settings.rendering)
-        # Re-verification draws with a turn's own noise, so turns need seeds if weights change during rollouts.
+        # Re-verification draws each turn again with the turn's seed, so turns need seeds if weights change meanwhile.
         self._seeded = settings.draws_by_seed or on_resume is not None
         self.resuming = ResumedPlays(on_resume) if on_resume is not None else None
         self._waiting: dict[Any, list[_Played]] = {}  #: groups that may be re-verified, by verl's group name
+        # Coupled: all validations use the same noise, so an episode can be compared with the validation before.
         self._last_validation = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
         self._scorer = settings.scorer()
         self._score_in_verl = settings.score_in_verl
         self._envs = IdleEnvs(settings.memo_results)
-        # Turns that are generated again from stored turns repeat their tool calls.
+        # A turn that equals a stored turn repeats its tool calls, so stored episodes can predict them.
         repeats = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
         self._calls = settings.tool_calls_ahead if settings.tool_calls_ahead.enabled else None
         self._credits: dict[EnvKind, Credit] = defaultdict(Credit)
@@ -149,11 +150,12 @@ class EpisodePlayer:
         assert resuming is not None
         waiting = self._waiting.get(name, ())
         episodes = (played.resumed.interrupted for played in waiting if played.resumed and not played.episode.masked)
-        # If no episode of a group can be re-verified, the group is trained on unchanged and counts as current.
+        # If no episode of a group can be re-verified, the policy is trained on the unchanged group, which counts as
+        # current.
         return min((episode.version for episode in episodes if episode), default=resuming.newest.version)
 
     def trained_on(self, name: Any) -> None:
-        """Forget a group that was trained on; turns drawn with its noise never count as exact again."""
+        """Forget a group that was trained on, and note its seeds: turns with these seeds never count as exact again."""
         assert self.resuming is not None
         for played in self._waiting.pop(name, ()):
             if played.resumed is not None and played.resumed.interrupted is not None:
@@ -192,13 +194,14 @@ class EpisodePlayer:
         return _Played(episode, tuple(failed), labels, trains, interrupted, env_kind, calls)
 
     async def precompute(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
-        """Play one episode of ``row`` ahead of its step ``global_steps``; ``engine`` stores the turns."""
+        """Play one episode of ``row`` before its step ``global_steps`` begins; ``engine`` stores the turns."""
         index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, session)
         engine = _RowTurns(engine, trains=True, seeded=True, sample=session, precomputed_for=step)
         kind = kind_of_env(row)
         env = self._envs.take(kind)
-        # If the episode is cancelled during ``env.step``, that call may still run in a thread.
+        # If the episode is cancelled during ``env.step``, that call may still run in a thread. It cannot if the step
+        # runs on the event loop (``step_inline``).
         broken = not env.step_inline
         try:
             limits = env.limits.within(self._bounds)
@@ -211,7 +214,7 @@ class EpisodePlayer:
     def _sampling(
         self, sampling_params: Mapping[str, Any], step: int, index: int, session: int, repeat: int = 0
     ) -> Sampling:
-        # ``repeat`` extends the seed's inputs only if it is not 0, so runs without repeats keep their seeds.
+        # ``repeat`` counts earlier submissions of the task in this step. 0 does not change the seed.
         repeats = (repeat,) if repeat else ()
         return Sampling(
             temperature=float(sampling_params["temperature"]),
@@ -277,7 +280,7 @@ class EpisodePlayer:
             else:
                 resumed = await self.resuming.play(env, turns, roll)
         except Exception as error:
-            # ``rollout`` turns errors inside an episode into a failure; this error happened before the episode.
+            # ``rollout`` converts errors inside an episode to a failure; this error came before the episode.
             logger.exception("an episode of %s could not be started", kind[0])
             failure = _failure(error, FailureKind.ENVIRONMENT)
             failed = Episode(env_id=kind[0], task=None, seed=index, messages=(), turns=(), **failure)

@@ -1,7 +1,7 @@
-"""Routes one process's turns over all replicas: each dialogue goes to the replica that knows its task.
+"""Route one process's turns to the replicas: each dialogue goes to the replica whose draft store has its task.
 
-A lost replica gets no turns until it serves with the trainer's weights again. The player retries failed episodes; this
-module only chooses another replica. If all replicas are lost, turns wait until one returns.
+A lost replica gets no turns until it has the trainer's weights and serves again. The player retries failed episodes;
+this module only chooses another replica. If all replicas are lost, turns wait until a replica returns.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ class ReplicaTurns:
     """One process's view of the engine replicas.
 
     Args:
+        engines: The engine of each replica, by the replica's rank.
         serving: Returns once the replica of a rank serves; raises if the replica cannot be reached.
         patience: Seconds that a turn waits for a replica to return if all replicas are lost.
-        look_seconds: Seconds between two checks of whether a lost replica serves again.
+        look_seconds: Seconds between two calls of ``serving`` for a lost replica.
     """
 
     def __init__(
@@ -40,18 +41,18 @@ class ReplicaTurns:
         self._patience = patience
         self._look_seconds = look_seconds
         self.routes = TaskRoutes(list(self._engines))
-        self._returns: dict[int, asyncio.Task[None]] = {}
+        self._returns: dict[int, asyncio.Task[None]] = {}  # per lost replica, a task that waits for its return
         self.lost = 0  # times that a replica was lost
 
     def dialogue(self) -> Engine:
         return _Dialogue(self)
 
     def owner(self, state: DialogueState) -> int:
-        """Return the rank of a task's owner replica, which serves the task unless the replica is lost or full."""
+        """Return the rank of a task's owner replica: the first choice, unless this replica is lost or full."""
         return preference(route_key(state), self._engines)[0]
 
     async def precompute(self, state: DialogueState, request: TurnRequest) -> Completion:
-        """Sample a turn for a later step at the task's owner replica, which will most likely serve that step."""
+        """Sample a turn for a later step at the task's owner replica, which will most likely get the task then."""
         return await self._engines[self.owner(state)].generate(request)
 
     async def choose(self, key: str) -> int:
@@ -94,7 +95,7 @@ class ReplicaTurns:
             return
 
 
-class _Dialogue:
+class _Dialogue:  # an ``Engine`` for one episode, which stays at one replica as long as possible
     def __init__(self, replicas: ReplicaTurns) -> None:
         self._replicas = replicas
         self._rank: int | None = None

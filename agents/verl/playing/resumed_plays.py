@@ -1,4 +1,4 @@
-"""Plays episodes that continue after a weight update."""
+"""Play episodes during which the weights may be updated."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ResumedPlays:
         self.how = how
         self.newest = Newest()
         self.trained = SeenSeeds(bits=1 << 23)  #: seeds of turns that the policy was trained on
-        self._refused: set[str] = set()
+        self._refused: set[str] = set()  #: environments for which the warning below was logged
 
     async def play(self, env: Any, engine: Engine, roll: Roll) -> ResumedPlay:
-        """Play an episode to its end, through all weight updates."""
+        """Play an episode to its end, however often the weights are updated meanwhile."""
         if self.how is OnResume.EPISODE and can_be_recorded(env):
             record = RecordedEnv(env)
             interrupted = InterruptedEpisode(engine, record, roll, self.newest, trained=self.trained)

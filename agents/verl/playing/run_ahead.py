@@ -1,12 +1,13 @@
-"""Run-ahead: precomputes the episodes that the next training step will request.
+"""Run-ahead: precompute the episodes that the next training step will request, while the engine has idle slots.
 
-``RowForecast`` predicts the trainer's next rows. The trainer's data loader takes rows in an order fixed by its
-configuration: sequential, or shuffled with a seed. The same data set and sampler give the same order here, and each
-submitted batch shows the trainer's position in that order, also after a resume. If the forecast is wrong (shuffling
-without a seed, or rows in another order), the precomputed turns are never requested and do no harm.
+``RowForecast`` predicts the trainer's next rows. The trainer's configuration fixes their order: sequential, or shuffled
+with a seed. ``RowForecast`` builds the same data set and sampler and so gets the same order. Each submitted batch shows
+the trainer's position in that order, also after a resume. If the forecast is wrong (shuffling without a seed, or rows
+in another order), the precomputed turns are never requested and do no harm.
 
-``RunAheadEpisodes`` plays whole episodes of these rows, each in its own environment. A precomputed turn is promoted
-if its exact prompt is requested, so it is useful only while the environment repeats its answers.
+``RunAheadEpisodes`` plays whole episodes of these rows, each in its own environment. When the step requests a turn with
+exactly the prompt and seed of a precomputed turn, the engine re-verifies the precomputed turn under the new weights and
+promotes the tokens that stay to the rollout. This helps only if the environment gives the same answers again.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _COLUMNS = ("index", "env_id", "env_kwargs", "agent_name")  #: columns that a pr
 
 
 class RowForecast:
-    """Follows the trainer through its data.
+    """Predict the trainer's next rows from the rows that it has submitted.
 
     Args:
         dataset: The trainer's rows, each with its ``index``.
         order: The sampler; each iteration over the sampler yields one epoch's indices into ``dataset``.
-        fetched: Rows per batch of the data loader, which drops an incomplete last batch.
+        fetched: Rows per batch of the data loader; the loader drops an incomplete last batch.
         batch: Rows per training step.
         last_step: The last training step; no rows are expected after it.
     """
@@ -54,7 +55,7 @@ class RowForecast:
         self._last_step = last_step
         self._indices = [int(dataset[position]["index"]) for position in range(len(dataset))]
         self._chunks = self._load_chunks()
-        self._ready: deque[list[int]] = deque()
+        self._ready: deque[list[int]] = deque()  #: chunks (batches of the data loader) that are expected next
 
     @classmethod
     def of(cls, config: Any) -> RowForecast:
@@ -114,7 +115,7 @@ class RowForecast:
 
 
 class RunAheadEpisodes:
-    """Precomputes episodes; ``slots`` limits the number of concurrent episodes per replica."""
+    """Precompute episodes; ``slots`` is the maximum number of concurrent episodes per replica."""
 
     def __init__(
         self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], replicas: ReplicaTurns, *, slots: int
@@ -126,7 +127,7 @@ class RunAheadEpisodes:
         self._plays: set[asyncio.Task[None]] = set()
 
     async def begin_step(self, step: int) -> None:
-        """Stop precomputing for ``step``, so that the precomputed turns can be promoted."""
+        """Stop precomputing for ``step``: from now on its precomputed turns can be promoted to rollouts."""
         for play in self._plays:
             play.cancel()
         calls = (pipe.begin_step(step) for pipe in self._pipes.values())

@@ -1,11 +1,12 @@
 """A rollout server's part of a trainer's checkpoint: draft store, ledger of stored turns, precomputed turns.
 
-A resumed run continues as the uninterrupted run would have. Seeds need no saving: they are functions of the run's
-seed and the step.
+The ledger has the turns of earlier epochs that ``reuse`` replays. Precomputed turns are sampled for a later step
+(run-ahead). With these parts a resumed run continues as the uninterrupted run would have. Seeds are not saved, because
+they are functions of the run's seed and the step.
 
 One folder holds one server's state. ``write`` creates the folder under a temporary name and renames it once complete.
-``state.json`` lists the digest of every file. ``read`` checks every digest and refuses a folder that is incomplete or
-has another version.
+``state.json`` lists the digest of every file. ``read`` checks every digest and refuses an incomplete folder or a folder
+of another version.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class DamagedCheckpoint(AgentError):
     """A server's part of a checkpoint is incomplete, or has another version."""
 
 
-class Saved(Protocol):
+class Saved(Protocol):  # an object that can be saved: the draft store, or its proxy
     def save(self, path: Path) -> None: ...
 
     def restore(self, path: Path) -> None: ...
@@ -60,7 +61,7 @@ class ServerState:
     """Saves and loads the part of a server's state that must outlive its process.
 
     Args:
-        vocabulary: Size of the policy's vocabulary; turns with larger token ids are refused. 0 accepts any.
+        vocabulary: Size of the policy's vocabulary; turns with larger token ids are refused. 0 accepts any token id.
         tokenizer: Hash of the policy's tokenizer; checkpoints of another tokenizer are refused. Empty if unknown.
     """
 
@@ -79,7 +80,7 @@ class ServerState:
         self._ahead = ahead
 
     def collect(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Return the arrays for ``write``, by file name. The stores must not change until ``write`` returns."""
+        """Return the arrays for ``write`` by file name. The turns must not change until ``write`` returns."""
         collected: dict[str, dict[str, NDArray[Any]]] = {}
         if self._stored is not None:
             collected[_LEDGER] = ledger_arrays.ledger_arrays(self._stored.ledger)

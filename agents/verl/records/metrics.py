@@ -25,7 +25,7 @@ PREFIX = "turntree/"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     name: str
-    meaning: str  #: with the unit
+    meaning: str  #: description with the unit, for ``docs/metrics.md``
 
 
 def _metrics(pairs: Iterable[tuple[str, str]], prefix: str = PREFIX) -> tuple[Metric, ...]:
@@ -141,7 +141,7 @@ _SUMMED = {metric.name for metric in ENGINE_METRICS}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedRow:
     extra: Mapping[str, Any]  #: verl's ``extra_fields``, including ``EPISODE``
-    levels: Sequence[int]  #: exactness of each response token: 1 for A to 4 for D, 0 if not sampled; empty if unknown
+    levels: Sequence[int]  #: each token's exactness level, 1 (A) to 4 (D); 0 if not sampled; empty if unknown
     group: str = ""  #: verl's name of the task's group
 
 
@@ -149,7 +149,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     """Compute the metrics of a step's episodes."""
     if not rows:
         return {}
-    played = [row for row in rows if row.extra[EPISODE]]  # an episode's extra rows count only for token metrics
+    played = [row for row in rows if row.extra[EPISODE]]  # an episode's extra rows have no counts
     infos = [row.extra[EPISODE] for row in played]
     ungraded, rewards = _gradings(played)
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
@@ -196,7 +196,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
 
 
 def _gradings(rows: Sequence[PlayedRow]) -> tuple[list[bool], dict[str, list[float]]]:
-    # Return whether each row is ungraded, and the scores of the graded rows by group.
+    # Return whether each row is ungraded (its answer could not be compared), and the graded rows' scores by group.
     # If verl's reward loop computed the scores, only its report tells whether an episode is ungraded.
     infos, reports = [row.extra[EPISODE] for row in rows], [row.extra.get("reward_extra_info", {}) for row in rows]
     ungraded = [bool(report.get("ungraded") or info["ungraded"]) for report, info in zip(reports, infos, strict=True)]
@@ -248,7 +248,7 @@ def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
         values[f"{PREFIX}draft_idle_share"] = totals["draft_idle_seconds"] / totals["seconds"]
     if totals.get("prompt_tokens"):
         values[f"{PREFIX}cached_prompt"] = totals["cached_tokens"] / totals["prompt_tokens"]
-    # The scaled sum of n independent standard normal scores is standard normal again.
+    # The sum of n independent standard normal scores, divided by sqrt(n), is standard normal.
     values |= {name: sum(z_scores) / math.sqrt(len(z_scores)) for name, z_scores in scores.items()}
     return values
 

@@ -21,7 +21,7 @@ VARIABLE = "TURNTREE_PHASES"  #: environment variable with the file's path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     words: str
-    seconds: float  #: since the training was requested
+    seconds: float  #: since the command began
 
     def __str__(self) -> str:
         return f"{self.seconds:6.1f} s  {self.words}"

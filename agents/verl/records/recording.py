@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths inside the folder of a run. Steps count from 1."""
+    """Paths inside the folder of a run. Steps are numbered from 1."""
 
     root: Path
 

@@ -1,8 +1,8 @@
 """Checks of a run's steps: warnings about a policy that cannot learn, and detection of failed steps.
 
-In a failed step, every episode failed or ended before the policy had a turn. A temporary outage of a search service may
-cause one failed step. After two in a row, the run only wastes time. A run with nothing but failed steps has trained
-nothing, even if verl's exit status is 0.
+In a failed step, every episode failed or ended before the policy had a turn. A temporary outage, for example of a
+search service, may cause one failed step. Two consecutive failed steps end the run. A run whose steps all failed has
+trained nothing, even if verl's exit status is 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turntree.agents.verl.records.recording import RunFolder
 logger = logging.getLogger(__name__)
 
 IN_A_ROW = 2  #: consecutive failed steps after which a run is ended
-_ROUNDING = 1e-6  #: tolerance of two shares that sum to 1
+_ROUNDING = 1e-6  #: tolerance when two shares should sum to 1
 
 
 class FailedSteps:
@@ -30,10 +30,10 @@ class FailedSteps:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._steps = 0
-        self._failed: list[int] = []  # the last failed steps in a row
+        self._failed: list[int] = []  # consecutive failed steps up to the last step
         self._kinds: list[str] = []
 
-    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:  # count a step, failed or not
         self._steps += 1
         failures, ungraded, errors = (
             metrics.get(PREFIX + name, 0.0) for name in ("failures", "ungraded", "program_errors")
@@ -43,7 +43,7 @@ class FailedSteps:
             return
         self._failed.append(step)
         self._kinds = [kind for kind in FailureKind if metrics.get(f"{PREFIX}failed_attempts/{kind}")]
-        # Ungraded episodes were played to their end, so they are not among the failed attempts.
+        # Ungraded episodes were played to their end, so the failed attempts do not include them.
         if ungraded and FailureKind.REWARD not in self._kinds:
             self._kinds.append(FailureKind.REWARD)
         self._kinds += ["program"] if errors else []
@@ -105,7 +105,7 @@ class LearningWarnings:
         self._steps = 0
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Count a step and log its warnings; log none if turntree's metrics are missing."""
+        """Count a step and log its warnings; without turntree's metrics, log no warnings."""
         self._steps += 1
         if self._steps not in _CHECKED_STEPS or f"{PREFIX}episodes" not in metrics:
             return

@@ -30,13 +30,13 @@ class StepCounters:
             self._weights.update(named)
 
     def close_step(self, global_steps: int, counters: Mapping[str, float], shared: SwapCounts | None = None) -> None:
-        """Close a step after weight update ``global_steps``; warn if a monitor's z-score is far from 0."""
+        """Close a step after weight update ``global_steps``; warn if an exactness z-score is far from 0."""
         # ``counters`` and ``shared`` are totals since the engine's start.
         scores = self._turns.close_step(global_steps)
         totals = self._totals(counters, shared)
         if self._folder is None:
             return
-        # If the counters did not grow, the engine has just been restarted.
+        # If the counters did not grow, the engine has just been restarted, and the differences mean nothing.
         if self._last_totals is not None and totals["verify_steps"] > self._last_totals["verify_steps"]:
             row = {name: total - self._last_totals.get(name, 0) for name, total in totals.items()}
             row["tokens_per_forward_pass"] = row["tokens"] / row["verify_steps"]
@@ -47,7 +47,7 @@ class StepCounters:
         self._weights = {}
 
     def read(self, counters: Mapping[str, float], shared: SwapCounts | None = None) -> dict[str, float]:
-        """Return the counters since the last call, and the z-scores since the step began."""
+        """Return the counters' growth since the last call, and the z-scores since the step began."""
         totals = self._totals(counters, shared)
         row = {name: total - self._last_read.get(name, 0) for name, total in totals.items()}
         self._last_read = totals

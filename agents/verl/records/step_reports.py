@@ -18,7 +18,7 @@ from turntree.agents.verl.records.step_checks import first_program_error
 class StepReport:
     step: int  #: from 1
     metrics: Mapping[str, float]
-    engine: Mapping[str, float]  #: counters of this step; empty with another backend, or if the replica died
+    engine: Mapping[str, float]  #: the step's engine counters; empty with another backend or if the replica died
     program_error: str = ""  #: number of programs that gave no answer, and the first cause; empty if all answered
 
     @property

@@ -1,4 +1,4 @@
-"""Compares the episodes of a coupled validation with the last validation."""
+"""Compare a coupled validation (all validations use the same noise) with the validation before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LastEpisodes:
         self._tokens: dict[Hashable, NDArray[np.int32]] = {}
 
     def compare(self, key: Hashable, episode: Episode) -> dict[str, float]:
-        """Compare an episode with the last episode of the same key, then store it; empty for a key's first episode."""
+        """Compare an episode with the key's last episode, then store the new one; empty for a key's first episode."""
         sampled = [token for turn in episode.turns for token in turn.completion.token_ids]
         last, new = self._tokens.get(key), np.asarray(sampled, np.int32)
         self._tokens[key] = new

@@ -16,10 +16,10 @@ _DISK_FULL = re.compile(
     r"|PytorchStreamWriter failed writing"
 )
 _NAMED_FILE = re.compile(r"(?:\[Errno (?:27|28|122)\] [^:\n]+: '([^'\n]+)')")
-#: free bytes below which a file system may have been too full for the log to mention it
+#: bytes; with less free space, the disk may have been too full to write the error to the log
 _NEARLY_FULL = 1 << 20
 _VMSTAT = Path("/proc/vmstat")
-# Ray logs its own kills. The kernel logs nothing here: Ray only sees that an actor is gone.
+# Ray logs the processes that Ray kills. If the kernel kills a process, Ray's log only says that an actor died.
 _BY_RAY = re.compile(
     r"killed due to the node running low on memory.*?was (?P<used>[\d.]+)GB used / (?P<all>[\d.]+)GB limit", re.DOTALL
 )
@@ -28,7 +28,7 @@ _GONE = re.compile(r"ActorDiedError.*?class_name: (\S+)", re.DOTALL)
 
 
 def full_disk(log: str, folder: Path) -> str | None:
-    """Describe a full disk; ``None`` if nothing points to one."""
+    """Describe a full disk; ``None`` if neither the log nor the free space indicates a full disk."""
     free = shutil.disk_usage(folder).free
     reported = _DISK_FULL.search(log)
     if reported is None and free >= _NEARLY_FULL:
@@ -41,13 +41,13 @@ def full_disk(log: str, folder: Path) -> str | None:
 
 
 def kernel_kills(file: Path = _VMSTAT) -> int:
-    """Return how many processes the kernel has killed for memory since boot; 0 if it keeps no count."""
+    """Return how many processes the kernel has killed for memory since boot; 0 if it does not count them."""
     count = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE) if file.exists() else None
     return int(count[1]) if count else 0
 
 
 def memory_kill(log: str, config: DictConfig, *, by_kernel: bool) -> str | None:
-    """Describe a process killed for memory and the setting to lower; ``None`` if none was killed."""
+    """Describe a process killed for memory and the setting to lower; ``None`` if no process was killed."""
     machine = _BY_RAY.search(log)
     if machine is not None:
         held = {name: float(memory) for name, memory in _SELECTED.findall(log)}
@@ -64,7 +64,7 @@ def memory_kill(log: str, config: DictConfig, *, by_kernel: bool) -> str | None:
 
 
 def _setting_to_lower(name: str, config: DictConfig) -> tuple[str, str]:
-    # ``name`` is the class of the actor; the key is the one with the most effect on its memory.
+    # ``name`` is the actor's class. Return a description, and the key with the most effect on the actor's memory.
     if "Server" in name or "Replica" in name:
         return f"the engine ({name})", "actor_rollout_ref.rollout.max_num_seqs"
     if "Worker" in name and "Dict" not in name and "Actor" not in name:

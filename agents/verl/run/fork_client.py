@@ -1,8 +1,8 @@
 """Stand in for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
 
-Asks the fork server at SOCKET for a fork that runs the script with this process's environment, folder, signals and
-streams, and exits with the fork's status. If no server answers, the script runs in this interpreter. Needs only the
-standard library, so that it can start without packages (``python -S``).
+The client asks the fork server at SOCKET for a fork that runs the script with the client's environment, folder, signals
+and streams. The client exits with the fork's status. If no server answers, the client runs the script itself. This
+module needs only the standard library, so that it can start without packages (``python -S``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def send_message(connection: socket.socket, message: bytes, descriptors: Sequenc
 
 
 def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive what ``send_message`` sent: the bytes and a descriptor for each standard stream."""
+    """Receive a message of ``send_message``: the bytes, and a descriptor for each standard stream."""
     head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, len(STREAMS))
     if len(head) != _LENGTH.size or len(descriptors) != len(STREAMS):
         raise ConnectionError(f"expected a length and {len(STREAMS)} files, got {head!r} and {len(descriptors)}")
@@ -41,6 +41,7 @@ def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _fork_elsewhere(path: str, argv: Sequence[str]) -> int | None:
+    # Wait for the fork and return its exit status, negative after a signal; ``None`` if no server answers.
     request = {
         "argv": list(argv),
         "env": dict(os.environ),

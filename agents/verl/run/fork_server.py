@@ -1,12 +1,12 @@
-"""A fork server: Ray's workers as forks of one process that has imported what they need.
+"""A fork server: Ray's workers are forks of one process that has already imported verl's packages.
 
-verl's imports take seconds of processor time in each of its eight processes. Ray starts a worker with the command
-``runtime_env.py_executable``. Here this is ``fork_client``, which sends its arguments, environment, working folder,
-signal mask and standard streams to the server and waits until its fork has ended.
+verl's imports take seconds of processor time in each of verl's eight processes. Ray starts a worker with the command
+``runtime_env.py_executable``. turntree sets this command to ``fork_client``. The client sends its arguments,
+environment, working folder, signal mask and standard streams to the server and waits until its fork has ended.
 
 Invariant: a fork differs from a new interpreter only in its imported modules; ``become`` sets all inherited state.
 This requires that no Python thread runs and no accelerator is initialised when the server forks, so only trainings on
-the CPU use it. Linux and other POSIX systems.
+the CPU use the server. Supported: Linux and other POSIX systems.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Request:
     argv: list[str]  #: a script and its arguments
     env: dict[str, str]
     cwd: str
-    blocked: list[int]  #: signal numbers
-    group: int
+    blocked: list[int]  #: numbers of blocked signals
+    group: int  #: process group
 
 
 def listen(path: Path) -> socket.socket:
@@ -50,10 +50,10 @@ def listen(path: Path) -> socket.socket:
 
 
 def serve(listener: socket.socket, parent: int) -> Request | None:
-    """Fork for every client, until the parent closes its end of a pipe.
+    """Fork for every client until the parent process closes its end of a pipe.
 
     Args:
-        parent: File descriptor of the pipe's reading end.
+        parent: File descriptor of the reading end of that pipe.
 
     Returns:
         In a fork, the request that it must ``become``; in the server, ``None`` at the end.
@@ -63,10 +63,10 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
     woken, wake = socket.socketpair()
     woken.setblocking(False)
     wake.setblocking(False)
-    # A handler, or the signal would not write to the wakeup descriptor.
+    # Python writes to the wakeup descriptor only for signals with a handler.
     signal.signal(_FORKED, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno())
-    for number in (signal.SIGINT, signal.SIGTERM):  # they end the driver; its end closes the pipe
+    for number in (signal.SIGINT, signal.SIGTERM):  # these signals end the driver, which closes the pipe
         signal.signal(number, signal.SIG_IGN)
     clients: dict[int, socket.socket] = {}
     with selectors.DefaultSelector() as selector:
@@ -80,7 +80,7 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
                     client, _ = listener.accept()
                     pid, request = _fork(client)
                     if request is not None:
-                        # In the fork: its copies would keep the connections of other clients open.
+                        # In the fork: the inherited copies would keep other clients' connections open.
                         signal.set_wakeup_fd(-1)
                         for other in (listener, woken, wake, *clients.values()):
                             other.close()
@@ -139,7 +139,7 @@ def _leave(selector: selectors.BaseSelector, client: socket.socket, status: int)
 
 
 def become(request: Request) -> None:
-    """Set all that a process inherits, and run the script as the main module."""
+    """Set all state that a new process would inherit from the client, and run the script as the main module."""
     with contextlib.suppress(OSError):  # a group of another session cannot be joined
         os.setpgid(0, request.group)
     os.chdir(request.cwd)
@@ -152,7 +152,7 @@ def become(request: Request) -> None:
     if "numpy" in sys.modules:
         import numpy as np
 
-        # Its state would be the same in all forks; Python seeds its own generator again at each fork.
+        # Otherwise NumPy's generator would have the same state in all forks; Python reseeds its own at each fork.
         np.random.seed()
     sys.argv = list(request.argv)
     sys.path.insert(0, str(Path(request.argv[0]).parent))

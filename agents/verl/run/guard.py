@@ -1,8 +1,9 @@
-"""End a training's processes as soon as its launcher has ended, however it ended.
+"""End a training's processes as soon as the launcher has ended, even after ``kill -9``.
 
-``python -S guard.py FOLDER`` reads session ids, one a line. When its input ends, it kills all processes of these
-sessions, removes FOLDER and exits. It runs in its own session and keeps inherited descriptors (for example a lock)
-open until nothing of the training is left. Needs only the standard library.
+``python -S guard.py FOLDER`` reads session ids from standard input, one per line. When the input ends, the guard kills
+all processes of these sessions, removes FOLDER and exits. The guard runs in its own session and keeps inherited
+descriptors (for example a lock) open until all processes of the training have ended. This module needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _POLL_SECONDS = 0.02
 
 
 class Guard:
-    """Kill the sessions of the watched leaders on exit, at the latest when this process ends."""
+    """Kill all processes in the sessions of the watched leaders on exit, at the latest when this process ends."""
 
     def __init__(self, folder: Path, *, inherited: int) -> None:
         self._process = subprocess.Popen(
@@ -54,7 +55,7 @@ class Guard:
 
 
 def end_sessions(leaders: set[int]) -> None:
-    """Kill the processes of sessions until none is left; without ``/proc``, the leaders' process groups."""
+    """Kill the sessions' processes until none is left; without ``/proc``, kill the leaders' process groups."""
     if not _PROC.is_dir():
         for leader in leaders:
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""verl's driver and, beside it, the server whose forks are Ray's workers.
+"""Run verl's driver and, next to the driver, the server whose forks are Ray's workers.
 
 ``python -m turntree.agents.verl.run.prefork [--socket=PATH] ARGUMENT...`` imports verl while the run is being
 prepared, waits for a line on standard input, and then runs ``python -m verl.trainer.main_ppo ARGUMENT...``. With a
@@ -22,8 +22,8 @@ from turntree.agents.verl.records.phases import note_phase
 
 DRIVER = "verl.trainer.main_ppo"
 _SOCKET = "--socket="
-# The slowest imports of verl's processes; missing optional packages are skipped. None may import Ray, which reads a
-# worker's own values (its job, its parent) from the environment at import.
+# The slowest imports of verl's processes; missing optional packages are skipped. No module here may import Ray, because
+# Ray reads a worker's own values (such as the job) from the environment at import.
 PRELOADED = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -55,7 +55,7 @@ PRELOADED = (
 
 
 def command(socket: Path | None, arguments: Sequence[str]) -> list[str]:
-    """Return a driver's command line; without a socket no fork server starts."""
+    """Return the driver's command line; without a socket, no fork server starts."""
     own = [] if socket is None else [f"{_SOCKET}{socket}"]
     return [sys.executable, "-m", __spec__.name, *own, *arguments]
 
@@ -67,9 +67,9 @@ def py_executable(socket: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell makes background jobs ignore SIGINT
     sockets = [word.removeprefix(_SOCKET) for word in arguments if word.startswith(_SOCKET)]
-    gc.disable()  # imports create objects that live on: collections would only cost time
+    gc.disable()  # imports create objects that stay alive, so collections would free nothing
     if sockets:
         _start_server(Path(sockets[0]))
     importlib.import_module(DRIVER)

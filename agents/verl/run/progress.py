@@ -14,10 +14,11 @@ class Progress:
     """Report a running training's phases and steps from its records.
 
     Args:
-        steps: Total steps of the training; ``None`` if epochs are counted.
+        step: Last step before the run began or resumed.
+        steps: Total steps of the training; ``None`` if the configuration gives epochs instead.
         tools: Returns the names of the environment's tools.
-        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with the
-            current activity after ``SILENCE`` without news.
+        on_phase: Called when a phase begins until the first step has ended, when verl is being stopped, and with the
+            current activity after ``SILENCE`` seconds without news.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Progress:
     ) -> None:
         self.step = step
         self._of_total = "" if steps is None else f" of {steps}"
-        self.lost = FailedSteps(folder)
+        self.lost = FailedSteps(folder)  #: steps whose episodes all failed
         self._folder, self._tools = folder, tools
         self._on_step, self._on_phase = on_step, on_phase
         self._started = self._reported = perf_counter()
@@ -39,18 +40,18 @@ class Progress:
         self.restart()
 
     def restart(self) -> None:
-        """Start over before verl starts again."""
+        """Reset all readers, because verl is started again."""
         self._steps, self._phases = StepReader(self._folder), PhaseReader(self._folder, self._started)
         self._learning = LearningWarnings(self._folder, self._tools)
         self._stepped = False
 
     def tell(self, words: str) -> None:
-        """Report a phase of this process."""
+        """Report the start of a phase of this process."""
         self._phase, self._reported = words, perf_counter()
         self._on_phase(self._phases.phase(words))
 
     def look(self) -> None:
-        """Report what is new."""
+        """Report the phases and steps since the last call."""
         for phase in self._phases.new():
             if not self._stepped:
                 self._phase, self._reported = phase.words, perf_counter()

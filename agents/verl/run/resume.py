@@ -1,9 +1,10 @@
 """Resume a run from a checkpoint: find its step and choose the records to keep.
 
-Records of later steps are removed, since they will be written again. In an asynchronous training an episode that began
-before the checkpoint may have ended, or been re-verified, with later weights; its lines are removed too. verl empties
-its metrics file at the start: the old rows are moved away and joined with the new ones at the end, or at the next start
-if the run was killed.
+Records of later steps are removed, because the resumed run writes them again. In an asynchronous training, an episode
+that began before the checkpoint may have ended with later weights, or later weights may have re-verified the episode
+(drawn its turns again with the same seeds). Such episodes are removed, too. verl empties its metrics file at the start.
+The old rows are therefore moved away first, and joined with the new rows at the end, or at the next start if the run
+was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from turntree.agents.verl.records.recording import RunFolder
 
 logger = logging.getLogger(__name__)
 
-LATEST = "latest_checkpointed_iteration.txt"  #: verl writes it when a checkpoint is complete
+LATEST = "latest_checkpointed_iteration.txt"  #: file with the last step; verl writes it when a checkpoint is complete
 
 
 def checkpoints_of(trainer: Mapping[str, Any], folder: RunFolder) -> Path:
@@ -35,7 +36,7 @@ def checkpoints_of(trainer: Mapping[str, Any], folder: RunFolder) -> Path:
 
 
 def resume_path(trainer: Mapping[str, Any]) -> str | None:
-    """Return the absolute path of the checkpoint that the configuration names; ``None`` if it names none."""
+    """Return the absolute path of the checkpoint that the configuration names, if any."""
     if trainer["resume_mode"] != "resume_path":
         return None
     path = trainer["resume_from_path"]
@@ -45,7 +46,7 @@ def resume_path(trainer: Mapping[str, Any]) -> str | None:
 
 
 def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
-    """Return the updates that the policy has had when the run begins; 0 for a new run."""
+    """Return the step after which the run resumes; 0 for a new run."""
     if trainer["resume_mode"] == "disable":
         return 0
     path = resume_path(trainer)
@@ -68,9 +69,9 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
 
 
 def latest_step(latest: Path) -> int | None:
-    """Return the step in verl's file; ``None`` if it has none.
+    """Return the step in verl's file ``LATEST``; ``None`` if the file does not hold a step.
 
-    verl writes the file last, and a full disk leaves it empty: the newest checkpoint is then complete.
+    verl writes this file after the checkpoint. A full disk leaves it empty; the newest checkpoint is then complete.
     """
     text = latest.read_text(encoding="utf-8").strip()
     if not text:
@@ -80,10 +81,10 @@ def latest_step(latest: Path) -> int | None:
 
 
 def remove_halves(checkpoints: Path, step: int, earlier: frozenset[str]) -> None:
-    """Remove checkpoints after ``step``, the last complete one (0: none); the folders of an ``earlier`` run stay."""
-    # verl writes a checkpoint's folder first and the step into ``LATEST`` last: later folders are unfinished.
+    """Remove unfinished checkpoints: those after ``step``, the last complete one; keep an ``earlier`` run's folders."""
+    # verl writes a checkpoint's folder first and the step into ``LATEST`` last. ``step`` is 0 without a checkpoint.
     if step and not (checkpoints / f"global_step_{step}" / "actor").is_dir():
-        return  # verl removed that checkpoint for the one it was writing, so any remaining folder may be needed
+        return  # verl had removed that checkpoint already, so the unfinished folder may be needed
     for path in sorted(checkpoints.glob("global_step_*")):
         number = path.name.removeprefix("global_step_")
         if path.name not in earlier and number.isdigit() and int(number) > step:
@@ -126,12 +127,12 @@ def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> 
     """Cut a run's records to its first ``step`` steps; call before verl starts.
 
     Args:
-        interrupted: Whether weights change during episodes, so that a step's file may contain later episodes.
+        interrupted: Whether weights change during episodes. A step's file may then contain episodes of later weights.
     """
     join_metrics(folder)
     latest = folder.checkpoints / LATEST
     if latest.exists() and not latest.stat().st_size:
-        write_whole(latest, str(latest_step(latest) or ""))  # verl reads the file, too
+        write_whole(latest, str(latest_step(latest) or ""))  # verl reads this file and would fail
     _keep_lines(folder.engine, lambda row: row["step"] <= step)
     _keep_lines(folder.metrics, lambda row: row["step"] <= step)
     for path in [*folder.root.glob("episodes/step_*.jsonl"), *folder.root.glob("weights/step_*.safetensors")]:
@@ -140,23 +141,23 @@ def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> 
             path.unlink()
     for number in range(1, step + 1) if interrupted else ():
         _keep_lines(folder.episodes(number), lambda row: _was_sampled_before(row, step))
-    # verl logs a step's metrics only after its checkpoint, and may have been killed between the two.
+    # verl logs a step's metrics only after the step's checkpoint, and may have been killed in between.
     logged = {json.loads(line)["step"] for line in folder.metrics.open()} if folder.metrics.exists() else set()
     if logged and step not in logged:
         logger.warning(
             "step %d has no row in %s: the run was killed between the checkpoint and the metrics", step, folder.metrics
         )
-    folder.table.unlink(missing_ok=True)  # it is written again at the end
+    folder.table.unlink(missing_ok=True)  # written again when the training ends
     if folder.metrics.exists():
         folder.metrics.replace(folder.earlier_metrics)
 
 
 def join_metrics(folder: RunFolder) -> None:
-    """Prepend the metrics that were moved away to the new ones, and write all of them as a table too."""
+    """Join the metrics that were moved away with the new metrics, and write all metrics as a table, too."""
     earlier = folder.earlier_metrics
     if earlier.exists():
         new = folder.metrics.read_bytes() if folder.metrics.exists() else b""
-        # Without the last line if a crash cut it off.
+        # Drop the last line if a crash cut it off.
         write_whole(folder.metrics, earlier.read_bytes() + new[: new.rfind(b"\n") + 1])
         earlier.unlink()
     _write_table(folder)
@@ -180,7 +181,7 @@ def _write_table(folder: RunFolder) -> None:
 
 
 def _was_sampled_before(record: Mapping[str, Any], step: int) -> bool:
-    # By weights older than those of the checkpoint of ``step``, which the resumed run has.
+    # Whether only weights from before the checkpoint of ``step`` sampled the episode.
     return all(turn["completion"].get("weights_version", 0) < step for turn in record["episode"]["turns"])
 
 

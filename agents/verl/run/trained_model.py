@@ -1,7 +1,7 @@
-"""Find the model of a training's checkpoint by ``RUN@STEP`` and merge it with verl's merger, once.
+"""Find a training's checkpoint by ``RUN@STEP``, and merge its shards into one model with verl's merger.
 
-Invariant: the cache holds a merged model completely or not at all, under a name that changes with the checkpoint's
-files. Not supported: LoRA adapters, and Megatron's checkpoints.
+Merged models are cached. Invariant: the cache holds a merged model completely or not at all, and the model's name
+changes with the checkpoint's files. Not supported: LoRA adapters, and Megatron's checkpoints.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class TrainedModel(NamedTuple):
 
 
 def trained_models(name: str) -> list[TrainedModel]:
-    """Return the checkpoints that a model's name selects; none if it does not name a run.
+    """Return the checkpoints that a model's name selects; an empty list if the name is not a run.
 
     Args:
-        name: ``RUN`` for its last complete checkpoint, ``RUN@STEP``, or ``RUN@all``. ``RUN`` may also be its folder of
-            checkpoints; a checkpoint's folder, or its folder ``actor``, means ``RUN@STEP``.
+        name: ``RUN`` (a run's folder) for the last complete checkpoint, ``RUN@STEP``, or ``RUN@all``. ``RUN`` may also
+            be the run's folder of checkpoints. A checkpoint's folder, or its folder ``actor``, means ``RUN@STEP``.
 
     Raises:
-        CheckpointError: If the run has no such checkpoint, or it is incomplete.
+        CheckpointError: If the run has no such checkpoint, or the checkpoint is incomplete.
     """
     path, asked = Path(name), ""
     if not path.exists():
@@ -76,7 +76,7 @@ def trained_models(name: str) -> list[TrainedModel]:
         path = path.parent
     if (number := _FOLDER.fullmatch(path.name)) is not None:
         path, asked = path.parent, number[1]
-    # ``path`` is the run, or its folder of checkpoints.
+    # From here on ``path`` is the run's folder, or the run's folder of checkpoints.
     inside = RunFolder(path)
     checkpoints = inside.checkpoints if inside.checkpoints.is_dir() else path
     run = path.parent if path.name == inside.checkpoints.name else path
@@ -109,7 +109,7 @@ def _chosen(run: Path, models: Mapping[int, TrainedModel], asked: str, latest: P
 
 
 def _lacks(model: TrainedModel, last: int | None) -> str:
-    # Why a checkpoint is incomplete; empty if it is complete.
+    # Return why a checkpoint is incomplete; empty if the checkpoint is complete.
     try:
         settings = json.loads((model.actor / "fsdp_config.json").read_text(encoding="utf-8"))
         ranks = range(settings["world_size"])
@@ -119,7 +119,7 @@ def _lacks(model: TrainedModel, last: int | None) -> str:
     missing = [name for name in (*weights, "huggingface/config.json") if not (model.actor / name).is_file()]
     if missing:
         return f"{model.actor}/{missing[0]} is missing"
-    # A step after verl's last complete one: verl was stopped while it wrote the files.
+    # If the step is after the last step that verl completed, verl was stopped while it wrote the files.
     late = last is not None and model.step > last
     return f"the last checkpoint that verl completed is of step {last}" if late else ""
 
@@ -140,7 +140,7 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
             locked = lock_file(lock.fileno(), fcntl.LOCK_EX) is None
-            if not folder.is_dir():  # the lock's last holder may have merged it
+            if not folder.is_dir():  # another process may have merged the model meanwhile
                 tell(f"merging {model.name} into {folder}, once")
                 _merge(model, folder, locked=locked)
     except OSError as error:
@@ -151,7 +151,7 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
 
 
 def _merge(model: TrainedModel, folder: Path, *, locked: bool) -> None:
-    # Leftovers of a killed process; without a lock they may belong to one that is still merging.
+    # Remove files of a killed process. Without the lock, the files may belong to a process that is still merging.
     for leftover in folder.parent.glob(f".merging-{folder.name}-*") if locked else ():
         shutil.rmtree(leftover, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f".merging-{folder.name}-", dir=folder.parent))

@@ -1,8 +1,8 @@
 """Environment variables of a run: for verl's driver, and for Ray's workers.
 
-Workers of a Ray that is started for the run inherit the driver's variables. Workers of a running cluster have the
-variables of whoever started it, perhaps on another machine, so ``runtime_env.env_vars`` passes on what a training
-depends on.
+If the run starts Ray, Ray's workers inherit the driver's variables. If the run joins a running cluster, the workers
+have the variables of the process that started the cluster, perhaps on another machine. ``runtime_env.env_vars`` then
+passes on the variables that a training depends on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PASSED_ON = (
     "WANDB_DIR",
     "WANDB_MODE",
 )
-#: folders, made absolute, since verl's processes run in another folder than the caller
+#: variables with folders; made absolute, because verl's processes run in another folder than the caller
 _FOLDERS = ("TURNTREE_CACHE", "TURNTREE_DATA")
 #: arguments that ``ray.init`` refuses when it joins a cluster
 _NEW_RAY_ONLY = ("num_cpus", "num_gpus", "object_store_memory")
@@ -45,7 +45,7 @@ class ModelUnavailable(ConfigError):
 
 
 def joins_cluster(config: DictConfig) -> bool:
-    """Return whether the run joins a running Ray cluster, by the rule of ``ray.init``."""
+    """Return whether the run joins a running Ray cluster, decided as ``ray.init`` decides."""
     address = OmegaConf.select(config, f"{INIT}.address") or os.environ.get("RAY_ADDRESS")
     return address not in (None, "", "local")
 
@@ -55,8 +55,9 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
 
     Args:
         device: verl's ``trainer.device``.
-        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes must find these modules where this
-            process finds them, beside a script or in the working folder.
+        names: Environments and rewards. A name may be ``MODULE:NAME``; ``PYTHONPATH`` then gets the folder where this
+            process finds the module, such as a script's folder or the working folder.
+        joins: Whether the run joins a running Ray cluster.
     """
     cores = str(os.cpu_count() or 1)
     defaults = {
@@ -68,13 +69,13 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
         "RAY_DEDUP_LOGS": "0",
         "RAY_worker_niceness": "0",
         "TQ_NUM_THREADS": cores,
-        # Ray would start a worker per pretended core at once; verl starts the few workers that it needs by itself.
+        # Ray would start one worker per pretended core at once; verl starts only the few workers that it needs.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
     }
     if device == "cpu":
         defaults["TURNTREE_VERL_CPU"] = "1"  # even if the machine has an accelerator
-        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM limits its workers' threads if it is not set
+        defaults["OMP_NUM_THREADS"] = cores  # with GPUs it stays unset, so that vLLM limits its workers' threads
     elif joins:
         defaults["TURNTREE_VERL_CPU"] = "0"  # this node may lack an accelerator that other nodes have
     if joins:  # the cluster's workers have another working folder
@@ -89,11 +90,11 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
 
 
 def hub_variables(model: str) -> dict[str, str]:
-    """Return the variables that keep verl's processes to the cache if the Hub cannot be reached.
+    """Return the variables that make verl's processes use only the Hub's cache if the Hub cannot be reached.
 
     Raises:
-        ModelUnavailable: If the model is neither a folder nor available from the Hub.
-        CheckpointError: If it is a folder with damaged weights.
+        ModelUnavailable: If the model is neither a folder nor available from the Hugging Face Hub.
+        CheckpointError: If the model is a folder with damaged weights.
     """
     if Path(model).is_dir():
         check_weights(Path(model))
@@ -102,11 +103,13 @@ def hub_variables(model: str) -> dict[str, str]:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
-        with hub_asked_once() as offline:  # why the Hub cannot be reached; ``None`` if it may answer
+        with hub_asked_once() as offline:  # why the Hub cannot be reached; ``None`` if it can
             if isinstance(try_to_load_from_cache(model, "config.json"), str):
                 return {} if offline is None else {"HF_HUB_OFFLINE": "1"}
             if offline is None:
-                hf_hub_download(model, "config.json")  # verl's processes would request it only minutes later
+                hf_hub_download(
+                    model, "config.json"
+                )  # verl's processes would download the file, and fail, only minutes later
                 return {}
             why = f"{offline}, and it is not in the cache"
     except (OSError, ValueError) as error:
@@ -118,7 +121,7 @@ def hub_variables(model: str) -> dict[str, str]:
 
 
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
-    """Configure a run to join a cluster: pass variables to its workers, drop what only a new Ray takes."""
+    """Configure a run to join a cluster: pass variables to the workers, drop settings that only a new Ray accepts."""
     section = f"{INIT}.runtime_env.env_vars"
     passed_on = {name: driver[name] for name in _PASSED_ON if name in driver}
     OmegaConf.update(config, section, {**passed_on, **(OmegaConf.select(config, section) or {})}, force_add=True)

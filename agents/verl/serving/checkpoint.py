@@ -4,8 +4,8 @@ verl calls ``StoreCheckpoint`` after it has saved the trainer (``trainer.save_fr
 into the checkpoint's folder. When verl resumes (``trainer.resume_mode``), the first weights that reach a server carry
 the step, and the server loads its part of that step's checkpoint.
 
-A run that is killed between the two writes leaves a checkpoint without the servers' part. It resumes with a warning
-and empty stores, which changes no rollout's distribution.
+If a run is killed after the trainer's part was saved and before the servers' part, the checkpoint lacks the servers'
+part. The run then resumes with a warning and empty draft stores, which does not change any rollout's distribution.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
     ) -> None:
-        """Let every server write its part, complete on return; raise ``OSError`` if one cannot be written."""
+        """Make every server write its part, and wait; raise ``OSError`` if a part cannot be written."""
         rollout = self.config.actor_rollout_ref.rollout
         if rollout.name not in ENGINES:
             return

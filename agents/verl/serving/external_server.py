@@ -1,7 +1,8 @@
 """verl's servers of vLLM and SGLang, with turntree's turn-level drafts in front of their engine.
 
-The draft stores live in the engines' processes. Each replica's server shares their turns with other replicas, and
-saves them with verl's checkpoints.
+A turn-level draft is a whole stored turn that is offered to the engine as the draft of a new turn. The draft stores are
+in the engines' processes. Each replica's server shares the stores' turns with other replicas, and saves the stores with
+verl's checkpoints.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ _DRAFTER_COUNTERS = {
 
 
 class ExternalServer(ServingTurns):
-    """Mix-in before a server class of verl.
+    """Mix-in for verl's server classes; list it before verl's class.
 
     turntree's episodes request turns from a ``TurnServer``; verl's own agent loops call verl's ``generate``.
 
-    Turns are precomputed only from the start of a step until verl needs the engine idle: to sleep, to drain, or to load
-    weights. The server aborts precomputed turns first, so verl never waits for them.
+    The server precomputes turns of the next step in idle slots, from the start of a step until verl needs the engine
+    idle: to sleep, to drain, or to load weights. The server then aborts these turns, so verl never waits for them.
     """
 
     config: Any
@@ -63,31 +64,33 @@ class ExternalServer(ServingTurns):
     _engine: Any = None
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
-        # ``None`` on a node of the replica that serves no requests; no store unless turntree drafts.
+        # Return ``None`` on a node that serves no requests (any but the replica's first); no store if turntree does not
+        # draft.
         raise NotImplementedError
 
     async def relaunch(self) -> None:
-        # Called by the actor's constructor, so that no other method can run before a restarted server is launched.
+        # Launch a restarted server; verl launches only new servers. The actor's constructor calls this method, so that
+        # no other method can run before.
         if not is_restarted():
             return
         await self.launch_server()  # type: ignore[attr-defined]
         await self.serve_turns(shared=broker_runs())
         if self.rollout_mode is RolloutMode.COLOCATED:
-            self._life.got_weights()  # this model is not trained: its weights are those on disk
+            self._life.got_weights()  # this model is not trained, so the weights on disk are current
         elif self.rollout_mode is RolloutMode.STANDALONE:
-            if len(self.workers) == 1:  # several workers can only send together, and none can make the others send
+            if len(self.workers) == 1:  # several workers can only send together, so one cannot resend
                 ask_for_weights(self.workers[0])
         else:
             self._weights_request = asyncio.create_task(ask_if_alone(self.workers[0]))
 
     async def serve_turns(self, *, shared: bool) -> None:
-        """Put the turn-level drafts in front of the engine; call this method once, after the launch."""
+        """Put turn-level drafts in front of the engine; call this method once, after the launch."""
         self._life = ServerLife(self.replica_rank)
         serving = self.engine_and_store()
         if serving is None:
             return
         engine, store = serving
-        # The weights do not pass through this process, so it cannot save the policy.
+        # The weights go directly to the engine's workers, so this process cannot save them.
         run = replace(RunSettings.parse(plain(self.config.custom)), save_policy_every=0)
         self._engine = engine
         slots = None
@@ -146,7 +149,7 @@ class ExternalServer(ServingTurns):
             await self._turns.pause()
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
-        """Close the step: all turns sampled so far were trained on."""
+        """Close the step: the policy was trained on all turns sampled so far."""
         self._life.check(life)
         await super().set_global_steps(global_steps)  # type: ignore[misc]
         if self._turns is not None:
@@ -155,7 +158,7 @@ class ExternalServer(ServingTurns):
         self._life.got_weights()
 
     async def engine_counters(self) -> dict[str, float]:
-        # Names as in ``EngineStats``. The time spent in the model is unknown here.
+        # The names are those of ``EngineStats``; the time spent in the model is unknown.
         assert self._turns is not None
         drafter = await self.draft_counters()
         renamed = {stats_name: drafter[name] for name, stats_name in _DRAFTER_COUNTERS.items() if name in drafter}
@@ -171,7 +174,7 @@ class ExternalReplica(SharingReplica):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # A replica of several nodes cannot restart one of them alone.
+        # A replica on several nodes cannot restart the server of one node alone.
         self.server_class = ray.remote(max_restarts=RESTARTS if self.nnodes == 1 else 0)(self.server)
 
     async def launch_servers(self) -> None:

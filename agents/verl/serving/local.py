@@ -97,8 +97,8 @@ class TurntreeServer(ServingTurns):
     Args:
         model_config: verl's model configuration; the model at its ``path`` is loaded.
         replica_rank: Rank of the replica; added to the seed.
-        trainer: Handle of a single-process trainer, from which a restarted server requests the weights. With ``None``
-            a restarted server waits for the next update.
+        trainer: Handle of a single-process trainer, from which a restarted server requests the weights. ``None``: a
+            restarted server waits for the next weight update.
         sharing: Settings of draft sharing between replicas; ``None`` disables it.
     """
 
@@ -168,7 +168,7 @@ class TurntreeServer(ServingTurns):
     async def update_weights(self, named: Mapping[str, Any], life: str | None = None) -> None:
         """Copy a bucket of weights into the model, in place."""
         self._life.check(life)
-        if self._running.is_set():  # the server was restarted after verl had ended all turns for this update
+        if self._running.is_set():  # verl had ended all turns for this update, but the server was restarted since
             await self.abort_all_requests()
             self._resumes_after_update = True
         self._turns.collect(named)
@@ -176,7 +176,7 @@ class TurntreeServer(ServingTurns):
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
         self._life.check(life)
-        # The buckets were loaded under the last version: verl passes the new version after all buckets have arrived.
+        # verl passes the new version only after all buckets, so the buckets were loaded under the last version.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
         await self.close_step(global_steps)
         self._turns.resume()
@@ -196,7 +196,7 @@ class TurntreeServer(ServingTurns):
         self._rejecting = reject_request
         await self._turns.pause()
         aborted = await asyncio.to_thread(self.engine.abort_all)
-        while self._turns.batches.running:  # a turn may have passed the gate and reach the engine only now
+        while self._turns.batches.running:  # a turn may have passed ``_running`` before and reach the engine only now
             await asyncio.sleep(0.01)
             aborted += await asyncio.to_thread(self.engine.abort_all)
         return {"aborted_count": aborted, "request_ids": []}
@@ -215,16 +215,17 @@ class TurntreeServer(ServingTurns):
 
     @retry_after_restart
     async def sleep(self) -> None:
-        # With ``free_cache_engine``, nothing is sampled from here until ``wake_up``.
+        # With ``free_cache_engine``, the engine samples nothing until ``wake_up``.
         await self._turns.pause(for_update=self._frees_memory)
         await asyncio.to_thread(self.engine.sleep if self._frees_memory else self.engine.reset_prefix_cache)
-        # All replicas send turns here and fetch turns when the weights arrive, so no replica is a step behind.
+        # All replicas send turns when they sleep and fetch turns when the weights arrive, so no replica misses turns of
+        # the last step.
         await self._turns.swap()
 
     @retry_after_restart
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        # New weights arrive before verl asks for the KV cache. They overwrite the old weights in host memory, so the
-        # trainer's weights can leave the device first.
+        # New weights arrive before verl asks for the KV cache. Until then the engine's weights stay in host memory, and
+        # the new weights overwrite them there. The trainer's weights can thus leave the device first.
         if tags is None or "kv_cache" in tags:
             await asyncio.to_thread(self.engine.wake)
 
@@ -292,7 +293,7 @@ class WeightSender(RestartedServer, BaseRollout):
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        # A replica is one device wide, so every trainer rank has its own replica.
+        # A replica has one device, so every trainer rank has its own replica.
         rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self.replica_rank = rank
         self._bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20

@@ -1,8 +1,9 @@
-"""Recovery of a server of any engine that Ray has restarted after its process died.
+"""Recover a rollout server, of any engine, that Ray has restarted because its process died.
 
-A restarted server has the weights of the run's first step instead of the policy's current weights. The server samples
-nothing until it has the current weights. A single-process trainer is idle during rollouts and sends its weights again.
-Several trainer processes can only gather weights together, so the server then waits for the next update.
+A restarted server has loaded the run's initial weights instead of the policy's current weights. The server samples
+nothing until it has the current weights. A trainer with one process is idle during rollouts, so it sends its weights
+again. A trainer with several processes can only gather its weights in all processes together. The server then waits
+for the next weight update.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 RESTARTS = 8  #: restarts of a server by Ray
-RESEND = -1  #: ``global_steps`` of an update that repeats the last one
+RESEND = -1  #: ``global_steps`` of an update that sends the last weights again
 
 
 def retry_after_restart(method: Method) -> Method:
@@ -72,12 +73,12 @@ def _is_alone(_: Any) -> bool:
 
 
 class ServerLife:
-    """Tracks whether one process of a server has the trainer's weights; a restarted process does not at first."""
+    """Track whether this process of a server has the trainer's weights; a restarted process lacks them at first."""
 
     def __init__(self, rank: int) -> None:
-        self.id = uuid4().hex  # new in each process of the server
+        self.id = uuid4().hex  # new in each process of the server; other code calls this id ``life``
         self.restarted = is_restarted()
-        self._current = asyncio.Event()
+        self._current = asyncio.Event()  # set once the weights are the trainer's
         if self.restarted:
             logger.warning("engine replica %d was restarted; it samples again once it has the trainer's weights", rank)
         else:
@@ -93,15 +94,15 @@ class ServerLife:
         if not self._current.is_set():
             raise EngineLost("the server was restarted and has no weights yet")
 
-    def check(self, life: str | None) -> None:
+    def check(self, life: str | None) -> None:  # raise if the server was restarted since it returned ``life``
         if life is not None and life != self.id:
             raise EngineLost("the server was restarted during a weight update")
 
 
 class RestartedServer:
-    """Mix-in before a weight sender, such as verl's ``ServerAdapter``, whose server Ray may restart.
+    """Mix-in for weight senders, such as verl's ``ServerAdapter``, whose server Ray may restart; list it first.
 
-    Not covered: a SGLang server that dies while it receives weights; verl's sender then ends the run.
+    Not supported: a SGLang server that dies while it receives weights; verl's sender then ends the run.
     """
 
     replica_rank: int
@@ -112,7 +113,7 @@ class RestartedServer:
         self._sending = asyncio.Lock()
 
     async def server(self) -> Any:
-        """Return the handle of the replica's server; ``None`` if another process sends to it."""
+        """Return the handle of the replica's server; ``None`` if another process sends weights to this server."""
         raise NotImplementedError
 
     async def send(self, server: Any, life: str, weights: Any, **kwargs: Any) -> None:

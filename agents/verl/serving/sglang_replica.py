@@ -1,7 +1,8 @@
 """verl's SGLang server with turntree's draft worker: ``rollout.name=sglang``.
 
 verl starts and calls SGLang as usual. This replica loads SGLang's plugins before verl builds SGLang's arguments, and
-puts turn-level drafts in front of the engine. It is registered in place of verl's replica.
+puts turn-level drafts (whole stored turns) in front of the engine. The plugin registers this replica in place of verl's
+replica.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         self._slept = True
 
     async def has_slept(self) -> bool:
-        """Return whether this process has freed memory that must be reallocated before each weight update."""
+        """Return whether this process has ever freed its memory, which must be reallocated before a weight update."""
         return self._slept
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +64,7 @@ class DraftingSglangReplica(ExternalReplica, SGLangReplica):
 
 
 class _ServerTurns(ServedTurns):
-    gated = True
+    gated = True  # see ``ServedTurns``
 
     def __init__(self, server: DraftingSglangServer) -> None:
         arguments = server.tokenizer_manager.server_args

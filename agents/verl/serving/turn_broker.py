@@ -1,8 +1,8 @@
 """The broker: a Ray actor through which the replicas of a run share finished turns.
 
-Losing the broker is harmless: it holds only a bounded buffer of turns that some replicas have not fetched yet. Ray
-restarts it, and meanwhile every replica drafts from its own store. A replica fetches only turns of tasks that may be
-routed to it, so traffic does not grow with the square of the number of replicas.
+The loss of the broker is harmless: the broker holds only a bounded buffer of turns that some replicas have not fetched
+yet. Ray restarts the broker, and meanwhile every replica drafts from its own store. A replica fetches only turns of the
+tasks that may be routed to this replica, so traffic does not grow with the square of the number of replicas.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from turntree.spec_tree.sharing.turn_log import Cursor, News, TurnLog
 from turntree.spec_tree.sharing.turn_sharing import SharingFailed, Swapped
 
 BROKER_NAME = "turntree_broker"
-_PATIENCE = 30.0  #: seconds, per swap
-_CACHED_TASKS = 1 << 16  #: cached tasks
+_PATIENCE = 30.0  #: seconds that a replica waits for a swap: one call that sends and fetches turns
+_CACHED_TASKS = 1 << 16  #: tasks whose owner replicas are cached
 
 
 class BrokerStats(NamedTuple):
-    turns: int  #: stored now
-    nbytes: int  #: stored now
-    dropped: int  #: turns
+    turns: int  #: turns in the buffer now
+    nbytes: int  #: bytes in the buffer now
+    dropped: int  #: turns dropped from the full buffer
     received: int  #: bytes
     sent: int  #: bytes
-    members: int  #: replicas that have called
+    members: int  #: replicas that have called ``swap``
 
 
 class TurnBroker:
     def __init__(self, settings: SharingSettings) -> None:
         self._settings = settings
-        self._log = TurnLog(settings.max_bytes)
+        self._log = TurnLog(settings.max_bytes)  #: the buffer of turns
         self._members: tuple[int, ...] = ()
         self._owners: WeakKeyDictionary[TurnBatch, NDArray[np.int64]] = WeakKeyDictionary()
         self._owners_of_key = lru_cache(_CACHED_TASKS)(
@@ -52,9 +52,10 @@ class TurnBroker:
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
         """Add a replica's turns; return other replicas' turns of the tasks that may be routed to this replica."""
-        # ``source`` names the replica's process, so a restarted replica does not get its own old turns as new ones.
+        # ``source`` names the replica's process: a restarted replica has a new name. ``first`` is the number of turns
+        # that the process sent before, ``cursor`` its position in the buffer.
         if rank not in self._members:
-            # A new replica changes the preferences of all tasks.
+            # A new replica changes the routing order of all tasks.
             self._members = tuple(sorted({*self._members, rank}))
             self._owners.clear()
             self._owners_of_key.cache_clear()
@@ -71,7 +72,7 @@ class TurnBroker:
         return news
 
     def _owners_of(self, batch: TurnBatch) -> NDArray[np.int64]:
-        # Ranks of the replicas to which each turn's task may be routed, shape (turns, replicas_per_task).
+        # Return the ranks of the replicas to which each turn's task may be routed, shape (turns, replicas_per_task).
         owners = self._owners.get(batch)
         if owners is None:
             tasks, index = batch.distinct()
@@ -87,7 +88,7 @@ class TurnBroker:
 def start_broker(settings: SharingSettings) -> Any:
     """Start or find the broker of this Ray session. The broker lives as long as the returned handle."""
     actor: Any = ray.remote(TurnBroker)
-    # Ray may restart the broker any number of times: a run does not depend on the data in it.
+    # Ray may restart the broker any number of times, because a run does not depend on the broker's data.
     return actor.options(name=BROKER_NAME, get_if_exists=True, num_cpus=0, max_restarts=-1).remote(settings)
 
 
@@ -100,10 +101,9 @@ def broker_runs() -> bool:
 
 
 class SharingReplica:
-    """Mix-in before a replica class of verl: counts the training's replicas, and joins their broker.
+    """Mix-in for verl's replica classes that counts the training's replicas and joins their broker; list it first.
 
-    verl passes a replica the workers of all replicas. Only replicas of a training (verl's hybrid and separate modes)
-    count.
+    verl passes each replica the workers of all replicas. Replicas of reward and teacher models are not counted.
     """
 
     config: Any

@@ -1,8 +1,9 @@
 """The part of a rollout server that does not depend on the engine.
 
-``TurnPipe`` (client) and ``TurnBatchServer`` (server) transfer turns in bulk. ``TurnServer`` puts the sources of
-turn-level drafts in front of the engine, shares finished turns with other replicas, and saves its stores with the
-trainer's checkpoints. A weight update ends a step for the drafts, the sharing and the counters.
+``TurnPipe`` (client) and ``TurnBatchServer`` (server) transfer turns in bulk. ``TurnServer`` puts turn-level drafts in
+front of the engine: whole turns from an earlier epoch (``StoredTurns``), from run-ahead (``PrecomputedTurns``) or from
+the last validation (``LastValidation``). It also shares finished turns with other replicas, and saves its stores with
+the trainer's checkpoints. For drafts, sharing and counters, a step ends with the weight update.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class NumberedRequest(NamedTuple):
-    number: int  #: unique within one client
+    number: int  #: unique within a client
     turn: TurnRequest
 
 
@@ -66,7 +67,7 @@ class TurnPipe:
         loop = asyncio.get_running_loop()
         self._sent += 1
         if not self._unsent:
-            # All turns requested in this iteration of the event loop go into one Ray call: with hundreds of concurrent
+            # Send all turns requested in this iteration of the event loop in one Ray call. With hundreds of concurrent
             # episodes of a small policy, one call per turn would cost more than the model.
             loop.call_soon(self._send)
         future: asyncio.Future[Completion] = loop.create_future()
@@ -107,7 +108,7 @@ class TurnPipe:
             self._fail(list(self._waiting), error)
 
     def _fail(self, numbers: Sequence[int], error: Exception) -> None:
-        # Only here does the death of a server become an error of the episode.
+        # The server died, so every episode that waits for one of these turns gets an error.
         for number in numbers:
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
@@ -115,7 +116,7 @@ class TurnPipe:
 
 
 class TurnBatchServer:
-    """The server's end of ``TurnPipe``. Lives in the server's event loop."""
+    """The server's end of ``TurnPipe``; all methods run on the server's event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -126,7 +127,7 @@ class TurnBatchServer:
 
     @property
     def held(self) -> int:
-        """Number of running turns, plus clients that have not collected their finished turns."""
+        """Number of running turns plus number of clients with finished turns to collect; 0 if idle."""
         return len(self._running) + len(self._finished)
 
     @property
@@ -134,7 +135,7 @@ class TurnBatchServer:
         return len(self._running)
 
     def submit(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for ``client``; return the id of this process, which ``collect`` needs."""
+        """Start turns for ``client``; return the id of this server process, an argument of ``collect``."""
         for request in requests:
             task = asyncio.create_task(self._run(client, request))
             self._running.add(task)
@@ -164,7 +165,7 @@ class TurnBatchServer:
 
 
 class TurnStore(Saved, Protocol):
-    """The draft store of an engine: a ``SpecForest``, or a proxy of one in another process.
+    """The draft store of an engine: a ``SpecForest``, or a proxy of a ``SpecForest`` in another process.
 
     Only ``insert`` may be called on the event loop's thread.
     """
@@ -177,7 +178,7 @@ class TurnStore(Saved, Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     rank: int
-    seed: int  #: for turns without a seed of their own
+    seed: int  #: for requests without a seed
     vocabulary: int  #: size of the logits
     max_context: int  #: tokens, prompt and response together
     tokenizer: str = ""  #: hash of the policy's tokenizer; empty if unknown
@@ -185,13 +186,13 @@ class Replica:
 
 
 class TurnServer:
-    """A replica's engine with its turn-level drafts, across the steps of a training.
+    """A replica's engine with turn-level drafts, for all steps of a training.
 
     Args:
         engine: Samples turns. Must be a ``ScoringEngine`` for reuse and a ``RunAheadEngine`` for run-ahead.
-        store: The engine's draft store; ``None`` if it has none.
-        sharing: Connection to the stores of other replicas; ``None`` shares no turns.
-        slots: Limits precomputed turns to free slots of the engine, if the engine itself does not.
+        store: The engine's draft store; ``None`` if the engine does not draft.
+        sharing: Connection to the stores of other replicas; ``None``: turns are not shared.
+        slots: Limits precomputed turns to idle slots of the engine; ``None`` if the engine itself limits them.
         has_imported: See ``DraftedTurns``.
     """
 
@@ -213,7 +214,7 @@ class TurnServer:
         if run.validation.coupled:
             validation = LastValidation(max_tokens=run.validation.max_tokens)
         if run.run_ahead.enabled:
-            noise = None if stored is None else stored.base_seed
+            noise = None if stored is None else stored.base_seed  # with reuse, a seed's noise depends on the step
             ahead = PrecomputedTurns(cast(RunAheadEngine, engine), run.run_ahead, slots=slots, noise=noise)
         self._ahead = ahead
         self._shared = None
@@ -230,7 +231,7 @@ class TurnServer:
         self.batches = TurnBatchServer(self.engine)
         self._counters = StepCounters(run, replica.rank, self.engine)
         self._state = ServerState(store, stored, ahead, vocabulary=vocabulary, tokenizer=tokenizer)
-        # A restarted process loads no checkpoint: turns of that checkpoint may have been used since.
+        # A restarted process loads no checkpoint: the dead process may have used the checkpoint's turns since.
         self._resumable = bool(run.checkpoint_dir) and not replica.restarted
         self._checkpoints = Path(run.checkpoint_dir)
         self._rank = replica.rank
@@ -240,7 +241,7 @@ class TurnServer:
         self._counters.collect(named)
 
     async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
-        """Close a step after weight update ``step``; all turns so far were trained on. Run-ahead stays paused."""
+        """Close a step after weight update ``step``: the policy was trained on all turns. Run-ahead stays paused."""
         self.step = step
         await self._load_checkpoint_once()
         await self.swap()
@@ -251,12 +252,12 @@ class TurnServer:
             await asyncio.to_thread(self._shared.swap)
 
     async def begin_step(self, step: int) -> None:
-        """Stop precomputing for training step ``step``, whose turns will be requested next."""
+        """Stop precomputing turns of training step ``step``: its turns will be requested from now on."""
         if self._ahead is not None:
             await self._ahead.begin_step(step)
 
     async def pause(self, *, for_update: bool = True) -> None:
-        """Stop run-ahead until ``resume``, and end prefetched forward passes.
+        """Stop run-ahead until ``resume``, and cancel prefetches (verifications before the turn is requested).
 
         Args:
             for_update: Whether the weights are about to change. If not, ``run_ahead.during_update`` decides.
@@ -270,11 +271,11 @@ class TurnServer:
             self._ahead.resume()
 
     def read_counters(self, counters: Mapping[str, float]) -> dict[str, float]:
-        """Return the counters since the last call, and the monitors' z-scores of the step."""
+        """Return the counters' growth since the last call, and the step's exactness z-scores."""
         return self._counters.read(counters, self._swaps)
 
     async def save_state(self, folder: Path, step: int) -> None:
-        # Nothing may change the stores while they are collected.
+        # Pause run-ahead, so that the stores do not change while they are written.
         was_running = self._ahead is not None and self._ahead.active
         await self.pause()
         try:
@@ -285,7 +286,7 @@ class TurnServer:
                 self.resume()
 
     async def _load_checkpoint_once(self) -> None:
-        # Only the first weights that reach this process can come from a resumed run.
+        # Only the first weights that reach this process can be the weights of a resumed checkpoint.
         if not self._resumable:
             return
         self._resumable = False

@@ -1,8 +1,8 @@
 """verl's vLLM server with turntree's drafter: ``rollout.name=vllm``.
 
-verl starts and calls vLLM as usual. This replica puts turn-level drafts in front of the engine, and on the CPU
-replaces the parts that need a GPU. If the server's process or its engine dies, Ray restarts the server. The plugin
-registers this replica in place of verl's replica.
+verl starts and calls vLLM as usual. This replica puts turn-level drafts (whole stored turns) in front of the engine. On
+the CPU it also replaces the parts that need a GPU. If the server's process or its engine dies, Ray restarts the server.
+The plugin registers this replica in place of verl's replica.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _CHECK_SECONDS = 0.5  #: between two checks of whether vLLM's engine is alive
-#: for the processes that vLLM starts; variables already set by the caller win
+#: environment of the processes that vLLM starts; variables that the caller has set take precedence
 _CPU_ENVIRONMENT = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise one core is pinned per worker, even a busy one
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise vLLM pins each worker to one core, even a busy core
     "VLLM_NO_USAGE_STATS": "1",
 }
 
@@ -107,7 +107,7 @@ class DraftingVllmReplica(ExternalReplica, vLLMReplica):
 
 
 async def _exit_with(engine: Any) -> None:
-    # A dead engine cannot be used any more; Ray restarts it together with this process.
+    # A dead engine cannot be revived, so end this process, too: Ray then restarts both.
     while True:
         _exit_if_dead(engine)
         await asyncio.sleep(_CHECK_SECONDS)
@@ -129,7 +129,7 @@ def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
 
 class _SentRequest:
     def __init__(self, fields: dict[str, Any]) -> None:
-        self.fields = fields
+        self.fields = fields  # turntree's request parameters
         self.output: Any = None  # vLLM's last output for the request
         self.admitted = False  # whether vLLM has the request and ``_admitting`` no longer counts it
 
@@ -141,9 +141,9 @@ _SENT: ContextVar[_SentRequest | None] = ContextVar("sent", default=None)
 def note_requests(server: Any) -> None:
     """Make the engine of verl's server read turntree's request parameters, and record the engine's output.
 
-    verl 0.9.1 counts requests that have produced no output yet (``_admitting``), and an abort waits up to a minute for
-    them. turntree's requests produce a single output, at their end. So the counter is decremented as soon as vLLM has
-    the request. Other requests are unchanged.
+    verl 0.9.1 counts requests without any output yet (``_admitting``), and an abort waits up to a minute for such
+    requests. A request of turntree has a single output, at the request's end. The counter is therefore decremented as
+    soon as vLLM has the request. Other requests are unchanged.
     """
     engine = server.engine
     generate, add_request = engine.generate, engine.add_request
@@ -174,7 +174,7 @@ def note_requests(server: Any) -> None:
 
 
 def _recount(server: Any, sent: _SentRequest) -> None:
-    # verl's server decrements the counter itself after the output, so undo our decrement.
+    # verl's server also decrements the counter after the output, so undo the decrement of ``add_noted``.
     server._admitting += sent.admitted
     sent.admitted = False
 

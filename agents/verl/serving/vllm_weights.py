@@ -1,8 +1,8 @@
 """Weight transfer of ``rollout.name=vllm``: the trainer's sender and the vLLM worker's receiver.
 
-verl copies new weights into the model's parameters. On the CPU, vLLM 0.24 and 0.28 repack the parameters of linear
-layers and empty them when the model is loaded (``dispatch_cpu_unquantized_gemm``). vLLM's own in-place reload repacks
-new weights too, but needs all weights at once.
+verl copies new weights into the model's parameters. On the CPU this does not work: when vLLM 0.24 or 0.28 loads a
+model, it repacks the parameters of linear layers and empties the originals (``dispatch_cpu_unquantized_gemm``). vLLM's
+own in-place reload repacks new weights too, but needs all weights at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from turntree.agents.engines.vllm.worker import WorkerExtension
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.serving.restarts import RestartedServer
 
-SECONDS = 300  #: time limit for a server to take one bucket; half of verl's timeout between trainer processes
+SECONDS = 300  #: time limit for a server to receive one bucket; half of verl's timeout between trainer processes
 
 
 class BoundedSender(ServerAdapter):  # type: ignore[misc]
     """verl's weight sender with a time limit; verl 0.9.1 waits for a dead server forever.
 
-    A server that stops taking weights is killed, because it may have loaded some of the new weights; Ray restarts it.
+    A server that stops receiving is killed, because it may have loaded only some of the new weights; Ray restarts it.
     """
 
     async def update_weights(self, *args: Any, **kwargs: Any) -> None:
@@ -51,7 +51,7 @@ class VllmWeightSender(RestartedServer, BoundedSender):  # type: ignore[misc]
 
 
 class DraftingWorkerExtension(vLLMColocateWorkerExtension, WorkerExtension):
-    """On an accelerator: verl's methods unchanged."""
+    """vLLM's worker extension on an accelerator: verl's methods and turntree's, unchanged."""
 
 
 class CpuWorkerExtension(DraftingWorkerExtension):
