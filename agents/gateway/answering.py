@@ -41,10 +41,10 @@ class Answering:
         """Return the response.
 
         Args:
-            held: Releases the request's slots and session; closed as soon as sampling has ended.
+            held: Frees the request's slots and session when it is closed, which happens as soon as sampling has ended.
 
         Raises:
-            ApiError: As ``sample``, and 408 after the time limit.
+            ApiError: 400 or 503 as in ``turns.sample``; 408 after the time limit.
             ClientGone: If the client disconnected.
         """
         if plan.stream:

@@ -1,6 +1,6 @@
-"""Text of a turn while its tokens arrive: complete characters, stop strings found, tool calls held back.
+"""Decodes a turn while its tokens arrive: keeps complete characters, finds stop strings, holds back tool calls.
 
-Invariant: the shown text is a prefix of the turn's text, however many tokens arrive at once.
+Invariant: the text shown so far is always a prefix of the turn's final text, however many tokens arrive at once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TurnText:
         if self._byte is not None:
             whole = _common_prefix(whole, self._decode([*window, self._byte]))
         self.text = self._done + whole[self._skip :]
-        # Move the window on, but only at a character boundary.
+        # Move the window forward, but only at a character boundary.
         if whole == decoded and len(decoded) > self._skip and len(self.tokens) - self._read >= _WINDOW:
             self._done = self.text
             self._from, self._read = self._read, len(self.tokens)
@@ -97,7 +97,7 @@ def _common_prefix(text: str, other: str) -> str:
 
 
 def settled(text: str, marks: Sequence[str]) -> str:
-    """Return the prefix of ``text`` before any mark and before a possible start of one.
+    """Return the prefix of ``text`` before any mark, and before an end that may be the start of a mark.
 
     >>> settled("so it is 4 <to", ["<tool_call>", "END"])
     'so it is 4 '

@@ -20,9 +20,9 @@ class SampledTurn:
 
 
 class SentPrompts:
-    """Tokens that the clients of one key have sent or received, as hashes of 16-token blocks.
+    """Tokens that the clients of one API key have sent or received, as hashes of 16-token blocks.
 
-    ``cached_tokens`` in a response counts only these tokens, so that it reveals nothing about other keys' prompts.
+    ``cached_tokens`` in a response counts only these tokens. Otherwise it would reveal prompts of other API keys.
     """
 
     _BLOCK = 16

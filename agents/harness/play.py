@@ -1,7 +1,7 @@
 """Play one program as an episode.
 
 Invariant: if the engine or the machine that runs the program fails, the episode fails and gets no reward, even if the
-program continued. An error of the program itself, or reaching a limit of the task, gives reward 0.
+program continued after the failure. If the program itself raises, or reaches a limit of the task, the reward is 0.
 """
 
 from __future__ import annotations

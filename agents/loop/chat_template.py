@@ -1,9 +1,9 @@
 """Probes of a chat template: the only module that handles differences between models.
 
-The probes find missing roles, the form of call ids, and the tokens that end a turn. They also find the markers between
-messages, and whether the generation prompt opens a thought. The renderer, the gateway and all engines rely on these
-probes; ``turntree doctor --model`` shows the results. If a template refuses messages although its probes passed, the
-messages are converted to user messages if possible.
+A probe renders a small dummy dialogue and inspects the text. The probes find missing roles, the form of call ids, the
+tokens that end a turn, the markers between messages, and whether the generation prompt opens a thought (the model's
+reasoning). The renderer, the gateway and all engines rely on the results; ``turntree doctor --model`` shows them. If a
+template refuses messages although its probes passed, the messages are converted to user messages if possible.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ChatTemplate:
     @functools.cached_property
     def _tool_support(self) -> tuple[ToolRole, bool, bool]:
         # Return the tool role, whether tool messages need ids and names, and whether ids must have nine letters. The
-        # first, least demanding form in which the template shows the answers wins.
+        # forms are tried from the least demanding one on; the first in which the template shows the answers is taken.
         bare = [{"role": "tool", "content": _DUMMY_RESULT}]
         renderers: tuple[tuple[ToolRole, Callable[..., str]], ...] = (
             (ToolRole.PLAIN, self._after_dummy),
@@ -200,7 +200,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def ending_tokens(self) -> tuple[int, ...]:
-        """Tokens after the text of an answer that is not the last, up to the special token that ends the turn."""
+        """Tokens from the end of an earlier answer's text up to the special token that ends the turn."""
         return self._to_special(self._closing) if self._to_special(self._last) else ()
 
     @functools.cached_property
@@ -250,7 +250,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def opens(self) -> str:
-        """``thought`` if the generation prompt opens one, ``no thought`` if it holds an empty one, else empty."""
+        """``thought`` if the generation prompt opens a thought, ``no thought`` if it holds an empty one, else empty."""
         prompt = self._generation_prompt
         if self.thought is None or self.thought.begin not in prompt:
             return ""
@@ -258,7 +258,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def opened(self) -> str:
-        """The generation prompt from the marker of the thought that it opens; empty if it opens none."""
+        """The end of the generation prompt, from the marker that opens a thought; empty if no thought is opened."""
         prompt = self._generation_prompt
         return prompt[prompt.rfind(self.thought.begin) :] if self.thought and self.opens == "thought" else ""
 
@@ -429,7 +429,7 @@ class ChatTemplate:
         return text
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Tokenise a rendered text; special tokens written in untrusted text become ordinary tokens."""
+        """Tokenise a rendered text; special tokens spelled out in untrusted text become ordinary tokens."""
         if half := HALF.search(text):
             raise RenderError(
                 f"the messages contain half of a surrogate pair, {half[0]!r}, which no tokenizer accepts; remove it"

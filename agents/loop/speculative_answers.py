@@ -1,9 +1,10 @@
 """Computes an environment's answers to later turns of an episode before these turns are sampled.
 
-If an episode's turns and states so far equal those of a stored episode, the episode will probably continue in the same
-way. Forks of the environment start from snapshots of the stored episode. They run its later steps in parallel with the
-current step (``SpeculativeCalls``). A fork's answer is used only for exactly the same turn in exactly the same state.
-Pure tools are called without a fork, if the episode has made the same calls as a stored episode so far.
+If an episode's turns and states so far equal the turns and states of a stored episode, the episode will probably
+continue like the stored one. Forks are copies of the environment that start from snapshots of the stored episode. The
+forks run the stored episode's later steps in parallel with the current step (``SpeculativeCalls``). A fork's answer is
+used only for exactly the same turn in exactly the same state. A pure tool (its result depends only on its arguments) is
+called without a fork, if the episode has made the same calls as a stored episode so far.
 
 An environment that is not ``forkable`` runs all its steps itself, one turn after another, because a call may have
 effects that cannot be undone.
