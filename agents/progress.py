@@ -21,8 +21,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-SILENCE = 25.0  #: seconds, longest time without a line when no bar is drawn
-_SHOWN = Event()  #: set once a progress bar is shown; it prints the lines from then on
+SILENCE = 25.0  #: seconds between two lines when no bar is drawn
+_SHOWN = Event()  #: set once a progress bar is shown; from then on the bar prints the lines
 _WIDE = 160  #: characters per line when stderr is not a terminal
 
 

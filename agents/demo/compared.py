@@ -71,9 +71,9 @@ class Comparison:
 
 
 class Spread(NamedTuple):
-    """A ratio over several steps, without drafts to with drafts."""
+    """A cost without drafts divided by the cost with drafts, over several steps."""
 
-    whole: float  #: ratio of the sums
+    whole: float  #: sum over all steps without drafts / sum with drafts
     low: float  #: first quartile of the per-step ratios
     high: float  #: third quartile
 

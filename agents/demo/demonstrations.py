@@ -1,7 +1,8 @@
 """Dialogues on which the demo policy is warm-started, most of them wrong on purpose.
 
-They teach the dialogue format and leave the right way to calculate to reinforcement learning. Invariant: a right
-demonstration scores 1 and any other demonstration 0. ``rollout`` plays them, so their tokens are exactly a rollout's.
+The dialogues teach the dialogue format; reinforcement learning has to find the right way to calculate. Invariant: a
+right demonstration scores 1 and any other demonstration 0. ``rollout`` plays the demonstrations, so that their prompts
+and turns have the same tokens as in training.
 """
 
 from __future__ import annotations

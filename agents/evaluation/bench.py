@@ -1,9 +1,9 @@
-"""Speed with and without speculation on the same tasks and seeds.
+"""Measures speed with and without speculation on the same tasks and seeds.
 
 Two engines of one kind are open at once and play each epoch in alternating order, so that other load on the machine
-affects both. Every epoch samples each task anew with a fixed policy.
+affects both engines. Every epoch samples each task anew with a fixed policy.
 
-Invariant: a ratio is computed from times of one run, without the warm-up.
+Invariant: both times of a ratio come from one process and exclude the warm-up.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Spent:
 class Epoch(NamedTuple):
     plain: Spent
     drafted: Spent
-    turns: int  #: turns compared, in each episode up to the first turn that differs
+    turns: int  #: number of compared turns: in each episode, up to and including the first turn that differs
     equal: int  #: compared turns with equal tokens
 
     @property

@@ -1,6 +1,6 @@
 """Evaluation: play many tasks and aggregate the results.
 
-Invariant: a failed or ungraded episode is counted only as such, never as right or wrong.
+Invariant: an episode that failed or could not be graded is counted as failed or ungraded, never as right or wrong.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Playing:
     model: str = ""
     """Model name to record."""
     limits: Limits | None = None
-    """As in ``rollout``."""
+    """Token limits, as in ``rollout``."""
     sampling: Sampling | None = None
-    """As in ``rollout``; the seed is replaced."""
+    """Sampling parameters, as in ``rollout``; the seed is replaced by one derived from ``seed``."""
     seed: int = 0
     """Seeds each episode together with the task's index, so that episodes are independent of each other."""
     concurrency: int = 16
@@ -56,7 +56,7 @@ class Playing:
     scorer: Scorer | None = None
     """Computes the rewards instead of the environment, for all samples of a task at once."""
     tool_calls: ToolCalls = ToolCalls.NATIVE
-    """Who parses tool calls; for chat servers only."""
+    """Whether the server or the environment parses tool calls; used only with a chat server."""
 
 
 async def evaluate(
@@ -103,7 +103,7 @@ async def evaluate(
         needed = [(index, sample)] if playing.scorer is None else [(index, other) for other in samples]
         if done and all(key in done for key in needed):
             run.ended[position] = done[index, sample]
-    # The workers share one iterator, so each worker takes the next open position.
+    # The workers share one iterator, so each worker takes the next episode that has not been played.
     remaining = [position for position in range(len(order)) if position not in run.ended]
     positions = iter(remaining)
     async with asyncio.TaskGroup() as group:

@@ -32,7 +32,7 @@ class _Line(NamedTuple):
 
 
 class EvalFile:
-    """The episodes of one evaluation on disk. Nothing is written before ``begin``.
+    """The episode file of one evaluation. Nothing is written before ``begin``.
 
     Args:
         path: JSON lines; an existing file is continued.
@@ -100,7 +100,7 @@ class EvalFile:
     def _read(self) -> dict[TaskSample, _Line]:
         lines_by_key: dict[TaskSample, _Line] = {}
         lines = self.path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
-        # Text after the last newline was cut off while it was written.
+        # If there is text after the last newline, the process was killed while writing the line; skip this text.
         for number, line in enumerate(lines[:-1], start=1):
             try:
                 row = parse_json(line.decode("utf-8", "surrogatepass"))

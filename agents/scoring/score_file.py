@@ -43,7 +43,7 @@ class Tally:
     wrong: int  #: wrong answers, including missing ones
     ungraded: int  #: samples without a reward
     suspects: int  #: samples suspected of reward hacking
-    without_question: int  #: samples without the question that their format needs: a copied question counts as right
+    without_question: int  #: samples that lack the question, so that a copied question may count as right
 
     @classmethod
     def of(cls, scored: Sequence[Scored], without_question: int) -> Self:

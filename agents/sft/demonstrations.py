@@ -2,7 +2,7 @@
 
 ``rollout()`` plays solutions like the policy's turns, so the prompts equal the prompts of rollouts token for token.
 Recorded episodes keep their sampled tokens. Only demonstrations with a reward above a threshold are used;
-``Demonstrations.dropped`` counts the others by reason.
+``Demonstrations.dropped`` counts the demonstrations that were left out, by reason.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Source:
         )
 
     def _form(self, env: Env) -> Form | None:
-        # With tools, an answer alone is no demonstration: the tool calls before it are missing.
+        # If the environment has tools, an answer alone is no demonstration, because it lacks the tool calls.
         if env.offered_tools:
             return None
         count = _PROBED_TASKS if env.num_tasks is None else min(_PROBED_TASKS, env.num_tasks)
@@ -200,7 +200,7 @@ class Source:
                 demonstrations.add(views, self.positions, f"task {task}")
 
     def _has_usable_tokens(self, episode: Episode) -> bool:
-        # Tokens come from this tokenizer if they decode to the recorded text.
+        # Use the recorded tokens only if this tokenizer decodes them to the recorded text.
         size = len(self.renderer.tokenizer)  # type: ignore[arg-type]
         for turn in episode.turns:
             ids = turn.completion.token_ids
@@ -212,7 +212,7 @@ class Source:
 
     def _rendered(self, episode: Episode, tools: Sequence[Mapping[str, Any]], env: Any) -> tuple[TokenView, ...]:
         if any(turn.shortened for turn in episode.turns):
-            return ()  # the shortened prompts are not recorded as messages
+            return ()  # the record has no messages of the prompts after the dialogue was shortened
         # The recorded text still contains the calls, so drop the parsed calls.
         messages = [replace(message, tool_calls=()).to_openai() for message in episode.messages]
         return dialogue_views(messages, self.renderer, env, tools)

@@ -129,9 +129,9 @@ def _common_prompt(batch: Sequence[TokenView]) -> tuple[int, ...]:
 class _Prefix:
     """The common prefix of a batch's prompts, computed once.
 
-    The prefix's keys and values are leaves of each part's graph. They accumulate the gradients of all parts, and one
-    backward pass propagates the sum to the weights. Not supported: models whose cache is not a plain list of keys and
-    values (sliding windows, linear attention). Such models process the full rows.
+    The prefix's keys and values are leaves of the autograd graph of each part (sub-batch). They accumulate the
+    gradients of all parts. One backward pass then propagates the sum to the weights. Not supported: models whose cache
+    is not a plain list of keys and values (sliding windows, linear attention). Such models process the full rows.
     """
 
     def __init__(self, model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
@@ -175,7 +175,7 @@ class _Prefix:
 
 
 def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
-    """Return inputs and next tokens (-1 for tokens that were not sampled), both of shape (rows, longest - 1)."""
+    """Return input tokens and target tokens (-1 if not sampled), both of shape (rows, longest view - 1)."""
     import torch
 
     longest = max(len(view.prompt_ids) + len(view.response_ids) for view in views)

@@ -43,8 +43,8 @@ class Source:
     files: tuple[Path, ...]  #: episode files in order
     metrics: tuple[Figures, ...]  #: the trainer's metrics per step; empty without training
     engine: tuple[Figures, ...]  #: the engine's counters per step; empty without training
-    plain: tuple[Figures, ...]  #: counters of steps that `turntree demo` replayed without drafts
-    drafted: tuple[Figures, ...]  #: the replayed steps with drafts
+    plain: tuple[Figures, ...]  #: counters of the steps that `turntree demo` replayed without drafts
+    drafted: tuple[Figures, ...]  #: counters of the steps that `turntree demo` replayed with drafts
     model: str  #: model folder or id in the run's configuration; empty if unknown
 
     @classmethod

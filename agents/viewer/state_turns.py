@@ -12,8 +12,8 @@ from turntree.spec_tree import TreeNode
 
 class StateTurns(NamedTuple):
     task: str  #: task id
-    turns: list[tuple[int, ...]]  #: token ids of each turn from this state
-    all_turns: int  #: turns with this index, in any state
+    turns: list[tuple[int, ...]]  #: token ids of each turn that was sampled from this state (prompt)
+    all_turns: int  #: number of turns with this index, in any state
 
 
 def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> StateTurns:
