@@ -48,7 +48,7 @@ class Playing:
     sampling: Sampling | None = None
     """Sampling parameters, as in ``rollout``; the seed is replaced by one derived from ``seed``."""
     seed: int = 0
-    """Seeds each episode together with the task's index, so that episodes are independent of each other."""
+    """An episode's seed is derived from this seed and the task's index, so that tasks get independent noise."""
     concurrency: int = 16
     """Episodes played at once."""
     samples: int = 1
@@ -120,7 +120,7 @@ class _Run:
     order: list[tuple[int, int]]  #: (task, sample) by position
     on_episode: Callable[[Sampled], None] | None
     ended: dict[int, Episode] = field(default_factory=dict)  #: by position
-    groups: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: ended positions of each task
+    groups: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: task -> positions that ended
 
     async def work(self, env: Any, positions: Iterator[int]) -> None:
         playing = self.playing
@@ -196,7 +196,7 @@ class Evaluation:
     reward: float  #: sum of the rewards
     turns: int  #: turns of the policy
     tokens: int  #: sampled tokens, as far as known
-    verify_steps: int  #: forward passes that sampled tokens; 0 if the engine does not count them
+    verify_steps: int  #: forward passes that sampled tokens (each verifies a draft, if any); 0 if unknown
     prompt_tokens: int  #: prompt tokens of all turns
     cached_tokens: int  #: prompt tokens served from the KV cache
     stop_reasons: dict[str, int]  #: episodes per stop reason, most frequent first

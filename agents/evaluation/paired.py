@@ -63,7 +63,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class Paired:  # the comparison of two policies
     difference: Estimate  #: mean reward of the second policy minus the first, with the paired interval over tasks
     independent: Estimate  #: the difference with the interval of two independent evaluations
     left_out: int  #: pairs with a masked episode
@@ -74,6 +74,7 @@ class Paired:
 
     @property
     def share_of_passes(self) -> float:
+        # Without speculation, sampling a token takes one pass, so ``tokens`` is the number of passes to compare with.
         return sum(self.passes) / sum(self.tokens) if all(self.passes) else nan
 
     def figures(self) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def independent_interval(before: Sequence[float], after: Sequence[float]) -> Est
     return Estimate(mean, mean - half, mean + half, count)
 
 
-def t_quantile(freedom: float) -> float:
+def t_quantile(freedom: float) -> float:  # freedom: degrees of freedom
     """Return the 97.5 % quantile of Student's t (Abramowitz and Stegun 1964, 26.7.5).
 
     The error is below 0.2 % from 4 degrees of freedom on.

@@ -143,7 +143,7 @@ class ChatChoice(Choice):
         parser: Parses tool calls; ``None`` treats the whole turn as content.
         openings: Strings that may start a tool call.
         opened: Marker that starts a thought, if the prompt already ends with that marker; else empty.
-        several: Whether more than one tool call is returned.
+        several: Whether all tool calls of a turn are returned, or only the first one.
     """
 
     def __init__(

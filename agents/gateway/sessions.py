@@ -60,7 +60,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position:  # where in a session's tree a request's turn will be added
     session: Session
     parent: Node | None  #: turn that the request continues
     given: Sequence[Mapping[str, Any]]  #: messages after that turn; all messages without a parent
@@ -92,7 +92,7 @@ class Sessions:
     def __init__(
         self, *, most: int, seconds: float, ended: Callable[[Session, str], object], clock: Callable[[], float]
     ) -> None:
-        self.live: OrderedDict[str, Session] = OrderedDict()  #: by name, longest idle first
+        self.live: OrderedDict[str, Session] = OrderedDict()  #: sessions by name; the longest idle session is first
         self.full = False  #: whether a request was refused because its dialogue had no token left
         self._max_sessions, self._seconds, self._report, self._clock = most, seconds, ended, clock
         self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)

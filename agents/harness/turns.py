@@ -69,7 +69,7 @@ class EpisodeTurns:
                 raise _ended_error() from None
             raise
         except ValueError:
-            # The program's request is invalid, which is not the engine's failure.
+            # The engine refused the program's request as invalid. This is no failure of the engine.
             raise
         except Exception as error:
             self._failed[key] = error

@@ -148,7 +148,7 @@ class ChatTemplate:
     @functools.cached_property
     def tool_format(self) -> str | None:
         """The format of ``turntree.envs.parsers`` in which the template writes calls; ``None`` if unknown."""
-        # Kimi K2 derives the tool's name from the id, so both forms of ids are tried.
+        # Kimi K2's template writes the call's id instead of the tool's name, so also try an id with the name in it.
         call = ToolCall(name=_PROBE["name"], arguments={"text": "turntree-value", "count": 7})
         ids = ("call00000", f"functions.{call.name}:0")
         turns = [turn for call_id in ids if (turn := self._render_call(call, call_id))]
@@ -189,7 +189,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def own_ends(self) -> tuple[int, ...]:
-        """Special tokens that the template writes after the last answer, an earlier answer, and a tool call."""
+        """Special tokens that the template writes after a last answer, an earlier answer and a tool call."""
         ends = [self._to_special(self._last)[-1:]]
         if ends[0]:
             ends.append(self.ending_tokens[-1:])
@@ -224,7 +224,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def marks(self) -> Marks:
-        """Special tokens, and other added tokens that the template writes between messages."""
+        """Tokens to escape in untrusted text: special tokens, and added tokens that the template writes."""
         answer = {"role": "assistant", "content": DUMMY_ANSWER}
         system = [{"role": "system", "content": _DUMMY_SYSTEM}] if self.system else []
         shown = self._render_or_empty([*system, QUESTION, answer, QUESTION])
@@ -278,7 +278,7 @@ class ChatTemplate:
 
         variables: set[str] = set()
         for source in self._sources:
-            # Jinja does not support Hugging Face's tag ``generation``.
+            # Remove Hugging Face's own tag ``generation``, which plain Jinja cannot parse.
             plain = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", source)
             parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
             variables |= meta.find_undeclared_variables(parsed)

@@ -21,7 +21,7 @@ class ParticipantSilent(AgentError):
     """The participant's engine aborted a message."""
 
 
-class Said(NamedTuple):
+class Said(NamedTuple):  # one message of a participant
     text: str
     whole: bool = True  #: whether the message ended by itself instead of at a token limit
 

@@ -32,7 +32,7 @@ class SpeculativeAnswers:
         self._key = key
         self._env = env
         self._ask = ask
-        # Stored episodes whose steps so far equal the steps of this episode.
+        # Stored episodes whose steps so far equal the steps of this episode; their later steps are the predictions.
         self._forecasts = [] if self._stored is None else self._stored.of(key)
         self._forked_steps: dict[int, StoredStep] = {}  # steps that run in forks, by step number
         self._steps: list[StoredStep] = []
@@ -114,7 +114,7 @@ class SpeculativeAnswers:
     def _likely_steps(self, position: int) -> StoredEpisode:
         if self._calls.bounded:
             return likely_steps(self._forecasts, position, self._calls.min_probability)
-        # Before the first turn, stored episodes that begin differently predict nothing.
+        # Before the first turn: if the stored episodes begin with different turns, none of them is a prediction.
         if not position and len({steps[0].text for steps in self._forecasts}) > 1:
             return ()
         return self._forecasts[0][position:] if self._forecasts else ()

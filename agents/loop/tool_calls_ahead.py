@@ -78,7 +78,7 @@ class SpeculativeCalls:
         self.forks = is_forkable(env)
         # With a limit in seconds, the time saved by speculative calls would allow more turns and change the episode.
         unforked = self.bounded and not self.forks and isinstance(base, Env) and base.limits.max_seconds is None
-        slow = unforked and not base.step_inline
+        slow = unforked and not base.step_inline  # steps run in threads, so a step takes long enough to be worth it
         self.pure = slow and any(tool.pure for tool in base.offered_tools)
         self._turn = 0
         self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)  # by the number of the turn that they run
@@ -122,7 +122,8 @@ class SpeculativeCalls:
                 timeout = max(0.0, fork.started + self._base.step_seconds - requested)
                 await asyncio.wait([fork.step], timeout=timeout if math.isfinite(timeout) else None)
                 done = fork.step.done() and not fork.step.cancelled() and fork.step.exception() is None
-                if done and not fork.step.result()[0][4]["failure"]:  # a failed call may succeed now
+                # A call that failed in the fork may succeed if it runs again, so its answer is not used.
+                if done and not fork.step.result()[0][4]["failure"]:
                     answer, ended = fork.step.result()
                     result = fork.env, answer
                     self._count_used(fork.calls, min(requested, ended) - fork.started)
@@ -214,6 +215,6 @@ class _TextsByValue(pickle.Pickler):
 
 def is_forkable(env: Any) -> bool:
     """Return whether forks of ``env`` can answer for it."""
-    # A wrapper may have its own state, which a fork would lack. A fast environment is not worth a fork.
+    # A wrapper may have its own state, which a fork would lack. If steps are fast, a fork costs more than it saves.
     unwrapped = env is env.unwrapped and isinstance(env, Env)
     return bool(unwrapped and env.forkable and not env.step_inline and env.limits.max_seconds is None)
