@@ -28,7 +28,7 @@ _WIDE = 160  #: characters per line when stderr is not a terminal
 
 @contextmanager
 def startup_messages(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
-    """Print a line at intervals until a progress bar is shown or the block ends; nothing on a terminal.
+    """Print a line at intervals until a progress bar is shown or the block ends; on a terminal, print nothing.
 
     Args:
         words: Text of the line. Imports and checks take long on a busy machine.

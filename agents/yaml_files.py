@@ -62,7 +62,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 def _check(text: str) -> None:
     # Count in the parser's events, so that an alias bomb (aliases of aliases) is refused before any value is built.
-    # Anchor -> number of values, with aliases expanded.
+    # `sizes`: anchor -> number of values below it, with aliases expanded.
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     count = 0

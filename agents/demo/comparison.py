@@ -114,7 +114,7 @@ class _Replay:
             engine.update_weights(named.items(), version=version)
 
     def remember(self, episodes: Any) -> None:
-        forest = self._speculative.forest
+        forest = self._speculative.forest  # the draft store
         assert forest is not None
         for episode in episodes:
             for state, turn in zip(dialogue_states(episode), episode.turns, strict=True):

@@ -24,7 +24,7 @@ from turntree.agents.verl.run.variables import hub_variables
 from turntree.agents.viewer.page import view
 from turntree.agents.viewer.source import Source
 
-_WINDOW = 10  #: steps over which the first and last success rates are averaged
+_WINDOW = 10  #: number of steps over which the first and the last success rate are averaged
 
 _DRAFT = 12  #: draft tokens per request; more than the default 8 speeds up the few long requests at the end of a step
 
@@ -88,7 +88,7 @@ def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int
     ]
 
 
-def differences(comparison: Comparison, *, given: bool) -> str:
+def differences(comparison: Comparison, *, given: bool) -> str:  # given: the user chose the model
     # The last bits of float32 logits depend on how many tokens one pass computes. If two tokens nearly tie, either
     # may be sampled, and both are valid. The tiny policy has never shown a difference, so a difference is a bug there.
     episodes = sum(step.episodes for step in comparison.steps)

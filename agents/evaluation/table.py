@@ -25,7 +25,7 @@ class EvalResult(NamedTuple):
     model: str
     samples: int  #: episodes per task
     episodes: list[Episode]  #: samples of a task next to each other
-    seconds: float  #: wall time of the episodes played now, 0 if all were read from a file
+    seconds: float  #: wall time of the episodes that this process played; 0 if all episodes were read from a file
     tools: tuple[str, ...] = ()  #: names of the environment's tools
 
     @property

@@ -186,6 +186,6 @@ class SessionRecord:
 
     def _close_file(self) -> None:
         self._writer.close()
-        # A start without episodes leaves no file.
+        # If this server recorded no episode, remove its empty file.
         if not self._writer.path.stat().st_size:
             self._writer.path.unlink()

@@ -25,10 +25,10 @@ _SERVER_SETTINGS = GatewaySettings(model="policy", max_context=1, port=0, grace_
 
 
 class Front:
-    """The HTTP server of one event loop; create it while that loop runs."""
+    """The HTTP server shared by all episodes of one event loop; create it while that loop runs."""
 
     def __init__(self) -> None:
-        self._apps: dict[str, ASGIApp] = {}
+        self._apps: dict[str, ASGIApp] = {}  # API key -> handlers of that episode's gateway
         self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._serving: asyncio.Task[None] | None = None
 

@@ -40,7 +40,7 @@ class ProgramPlay(EpisodeDriver):
     seconds: float  #: time after which the program is stopped and the episode fails
     model: str  #: model name that the program uses for the policy
     tool_format: str | None
-    side_episodes: tuple[Episode, ...] = ()
+    side_episodes: tuple[Episode, ...] = ()  #: the program's other dialogues, such as those of its sub-agents
 
     async def episode(self, index: int | None) -> Episode:
         """Play task ``index``; with ``None``, play ``self.task``, or a task that the environment draws."""

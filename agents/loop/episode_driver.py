@@ -37,7 +37,7 @@ class StepOutcome(NamedTuple):
     stop_reason: StopReason | None  #: why the turn ended the episode; ``None`` if it did not
     messages: Sequence[Mapping[str, Any]]  #: the observation, as OpenAI messages
     calls: Sequence[Mapping[str, Any]]  #: tool calls that the environment parsed from the turn, as OpenAI dictionaries
-    #: if the environment shortened the dialogue: the messages that replace it
+    #: if the environment shortened the dialogue: the messages that replace the dialogue so far; otherwise empty
     history: Sequence[Mapping[str, Any]] = ()
 
 
@@ -110,7 +110,7 @@ class EpisodeDriver:
         _, reward, terminated, truncated, info = await (answer or self.ask_env(self.env, turn.text))
         calls = info["tool_calls"]
         observation = tuple(map(Message.from_openai, info["messages"]))
-        # Only turntree's own environments have this key.
+        # Only turntree's own environments set the key ``parse_error``.
         error = str(info.get("parse_error") or "")
         self.turns[-1] = replace(turn, observation=observation, reward=float(reward), parse_error=error)
         if calls:

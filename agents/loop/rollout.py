@@ -141,7 +141,7 @@ class _Play(EpisodeDriver):
             stop_reason = await self.turns_from(prompt, answers, info["tools"])
         finally:
             await answers.give_up()
-        if stop_reason is not StopReason.FAILURE:  # a failed environment's answers predict nothing
+        if stop_reason is not StopReason.FAILURE:  # answers of an environment that failed would predict failures
             answers.store()
         return stop_reason
 

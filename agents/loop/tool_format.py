@@ -84,7 +84,7 @@ class ToolFormat:
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
         if not message.get("tool_calls"):
             return message
-        if self.special_tokens:  # only the format's own special tokens stay tokens, not those in a client's text
+        if self.special_tokens:  # keep the format's own special tokens, but escape special tokens in a client's text
             message = self._escape(message)
         functions = [call["function"] for call in message["tool_calls"]]
         calls = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
@@ -95,7 +95,7 @@ class ToolFormat:
 def opening(
     env: Any, renderer: Renderer, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
 ) -> tuple[int, ...]:
-    """Return the token ids of an episode's first prompt, or of the dialogue that ``compact`` left.
+    """Return the token ids of an episode's first prompt, or of the prompt after ``Env.compact`` shortened the dialogue.
 
     Call ``follow_template`` before the environment's ``reset``.
     """

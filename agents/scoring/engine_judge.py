@@ -44,7 +44,7 @@ class Criteria:
 
 
 class Judgement(NamedTuple):
-    value: float | None  #: median grade from 0 to 1; ``None`` without a majority of counting votes
+    value: float | None  #: median grade, scaled to 0 to 1; ``None`` unless more than half of the votes count
     grades: tuple[int | None, ...]  #: each vote; ``None`` if it does not count
 
 
@@ -101,7 +101,7 @@ class EngineJudge:
         scale = self.criteria
         return Judgement((statistics.median(counted) - scale.low) / (scale.high - scale.low), grades)
 
-    def close(self) -> None:
+    def close(self) -> None:  # stops the thread unless the caller owns it
         if self._thread is not None and self._owns_thread:
             self._thread.close()
             self._thread = None

@@ -48,7 +48,7 @@ class Scored:
     parts: Mapping[str, float]  #: unweighted values by reward name; rewards without a value are left out
     ungraded: tuple[str, ...] = ()  #: rewards without a value
     answer: Score | None = None  #: the comparison of the answer; ``None`` if ``answer`` is not among the rewards
-    environment: float = 0.0  #: weight of the environment's own reward in ``reward``; 0 if it is not among the rewards
+    environment: float = 0.0  #: weight of the environment's own reward in ``reward``, not the reward itself
 
 
 class Scorer:
@@ -139,14 +139,14 @@ class Scorer:
         }
 
     def _combine(self, samples: Sequence[Sample], answers: Sequence[Score | None]) -> list[Scored]:
-        # Keyed by identity, because equal samples are separate members of a group.
+        # Key the scores by the samples' identity, because a group may contain equal samples.
         scores = {id(sample): score for sample, score in zip(samples, answers, strict=True)}
 
         def answer(sample: Sample) -> float | None:
             score = scores[id(sample)]
             return None if score is None or score.correct is None else score.score
 
-        # All answers have been compared already, so this part only looks up the scores.
+        # All answers have been compared already, so this reward function only looks up the scores.
         looked_up = Reward(name=ANSWER, function=answer, decides=True)
         parts = [replace(part, reward=looked_up) if _name(part) == ANSWER else part for part in self._parts]
         results = Rubric(parts).score(samples)

@@ -107,7 +107,7 @@ def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
     for start in range(0, len(batch), size):
         rows = training_tensors(batch[start : start + size])
         inputs, targets = (columns[:, prefix.length :].to(model.device) for columns in rows)
-        # Logits of a large vocabulary need most of the memory, so compute logits only for columns with a target.
+        # Logits of a large vocabulary need most of the memory, so skip positions at which no row has a target.
         learnt = (targets >= 0).any(dim=0).nonzero().flatten()
         logits = model(input_ids=inputs, logits_to_keep=learnt, **prefix.before(len(inputs))).logits
         targets = targets[:, learnt]
@@ -119,7 +119,7 @@ def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
 
 
 def _common_prompt(batch: Sequence[TokenView]) -> tuple[int, ...]:
-    # The prefix excludes the last token of every prompt: each row needs that token's logits to predict the response.
+    # Leave the last token of every prompt out of the prefix, because its logits predict the response's first token.
     shortest = min(len(view.prompt_ids) for view in batch) - 1
     first = batch[0].prompt_ids
     length = next((i for i in range(shortest) if any(view.prompt_ids[i] != first[i] for view in batch)), shortest)

@@ -75,7 +75,7 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:
-    """Return the mean of each value and up to ``window - 1`` values before it.
+    """Return, for each value, the mean of this value and up to ``window - 1`` values before it.
 
     >>> moving_average([1.0, 3.0, 5.0], 2)
     [1.0, 2.0, 4.0]
