@@ -24,7 +24,7 @@ class Cost:
     tokens: int
     drafted: int  #: draft tokens verified
     accepted: int
-    tokens_per_forward_pass: float  #: per request
+    tokens_per_forward_pass: float  #: of one request, not summed over the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class StepComparison:
     plain: Cost
 
     @property
-    def passes(self) -> float:
+    def passes(self) -> float:  # ratio of forward passes, without drafts / with drafts
         return self.plain.forward_passes / self.speculative.forward_passes
 
     @property
-    def speedup(self) -> float:
+    def speedup(self) -> float:  # ratio of engine seconds, without drafts / with drafts
         return self.plain.seconds / self.speculative.seconds
 
 

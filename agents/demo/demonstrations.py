@@ -37,8 +37,8 @@ _OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
 class Kind(StrEnum):
     RIGHT = "right"  #: products first, then sums; the value is the answer
-    LEFT_TO_RIGHT = "left_to_right"  #: left to right, where that changes the value
-    EARLY = "early"  #: right so far, but answers with an intermediate result
+    LEFT_TO_RIGHT = "left_to_right"  #: calculates from left to right, in tasks where this gives a wrong value
+    EARLY = "early"  #: calculates correctly, but answers with an intermediate result
 
 
 SHARES = {Kind.RIGHT: 0.30, Kind.LEFT_TO_RIGHT: 0.15, Kind.EARLY: 0.55}  #: fraction of each kind

@@ -100,7 +100,7 @@ def warm_started_policy(
         try:
             partial.rename(folder)
         except OSError:
-            # Another process finished first.
+            # Another process has trained this policy in the meantime, so use that one.
             if not (folder / "config.json").is_file():
                 raise
     finally:
@@ -136,7 +136,7 @@ def _initial_model(settings: WarmStart) -> tuple[Any, Any]:
 
 
 def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
-    # Muon trains new matrices in fewer steps; a pretrained model is fine-tuned with Adam.
+    # Muon needs fewer steps to train random matrices; a pretrained model is fine-tuned with AdamW.
     from turntree.agents.demo.muon import Muon
 
     rate = settings.learning_rate

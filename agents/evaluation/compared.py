@@ -64,7 +64,7 @@ class Comparison:
     paired: Paired
     pairs: int
     tasks: int  #: tasks with a sample in both files
-    only: tuple[int, int]  #: unpaired episodes in the first and in the second file
+    only: tuple[int, int]  #: number of episodes that only the first file has, and that only the second file has
     differences: Mapping[str, tuple[Any, Any]]  #: differing settings -> both values
 
     @property

@@ -30,7 +30,7 @@ _MIN_CONTEXT = 1024  #: default token limit per episode, unless a turn needs mor
 class Planned:
     task: EvalTask
     make_env: Callable[[], Any]
-    count: int  #: tasks
+    count: int  #: number of tasks to play
     limits: Limits
     more_tasks: bool = False  #: whether the environment has tasks beyond ``count``
     tools: tuple[str, ...] = ()  #: names of the environment's tools

@@ -132,7 +132,7 @@ class CallableProgram:
             threading.Thread(target=running.end, name="turntree-end", daemon=True).start()
             raise
         except Exception as error:
-            # Any exception of a user's program means that it has no answer.
+            # The program is the user's code and may raise anything; in every case it gave no answer.
             raise NoAnswer(f"the program raised {describe(error)}") from error
 
 

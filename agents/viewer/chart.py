@@ -117,7 +117,7 @@ class Curve(NamedTuple):
     svg: str
 
 
-_Read = Callable[[Figures], float | None]
+_Read = Callable[[Figures], float | None]  #: returns a curve's value at one step
 
 
 def _named(name: str) -> _Read:

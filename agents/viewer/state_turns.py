@@ -47,13 +47,13 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A path of the prefix tree without forks."""
+    """A path through the prefix tree of turns, up to the next fork."""
 
     text: str
     count: int  #: turns that took this path
     share: float  #: fraction of the turns at the fork before it, in [0, 1]
     children: tuple[Branch, ...]  #: most frequent first
-    hidden: int = 0  #: children left out
+    hidden: int = 0  #: number of children that are not shown
 
 
 def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:

@@ -1,7 +1,8 @@
 """Export the rollouts of a run as flat arrays in one file (``.npz``), on which drafters can be measured.
 
-Each sequence is one episode from its first turn on; the prompt is stored once per initial state. Failed episodes are
-left out. If an episode was played again after a crash, the later episode is kept.
+Each sequence is one episode from its first turn on (in the arrays, each segment of a shortened dialogue is an episode).
+Its prompt is stored once per initial state, which is a task with a first prompt. Episodes that failed or have no tokens
+are left out. If an episode was played again after a crash, the later one is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Trace:
     mask: NDArray[np.uint8]  #: 1 for sampled tokens, shape of ``tokens``
     logprobs: NDArray[np.float32]  #: log-probability of sampled tokens in nats, else 0, shape of ``tokens``
     levels: NDArray[np.uint8]  #: exactness level of sampled tokens, 1 (A, exact) to 4 (D), else 0, shape of ``tokens``
-    state: NDArray[np.int32]  #: index of the initial state (the task's first prompt), shape (episodes,)
+    state: NDArray[np.int32]  #: index of the initial state, shape (episodes,)
     sample: NDArray[np.int32]  #: sample within its group, shape (episodes,)
     epoch: NDArray[np.int32]  #: number of earlier training steps that visited the state, shape (episodes,)
     step: NDArray[np.int32]  #: training step, shape (episodes,)
@@ -50,7 +51,7 @@ class Trace:
 class Exported(NamedTuple):
     trace: Trace
     episodes: int
-    left_out: int  #: failed episodes
+    left_out: int  #: episodes that failed, could not be graded or have no tokens
 
 
 class _Played(NamedTuple):
@@ -107,7 +108,7 @@ def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
             step, index, session = labels
             if steps is None or step <= steps:
                 latest[step, index, session] = record
-    # A state's epochs are counted in the order of the training steps.
+    # Sort by training step, because a state's epochs are counted in this order.
     for _, record in sorted(latest.items(), key=lambda item: item[0]):
         yield record
 
