@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
     except Exception as error:
-        # Older typer versions turn it into Abort.
+        # Older typer versions raise Abort from KeyboardInterrupt.
         if isinstance(error.__cause__, KeyboardInterrupt):
             raise SystemExit(_INTERRUPTED) from None
         message = _usage_message(error) or _user_error_message(error)
@@ -64,7 +64,7 @@ def _user_error_message(error: Exception) -> str | None:
     from turntree.envs.failure import describe
     from turntree.rewards import RewardError
 
-    # From tasks that ran concurrently; the first error is enough.
+    # Concurrent tasks raise their errors as a group; report only the first error.
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, AgentError | EnvError | RewardError):

@@ -83,9 +83,9 @@ def needed_packages(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        # A broken import of ours is a bug and keeps its traceback.
+        # If a module of turntree cannot be imported, turntree has a bug; keep the traceback.
         if (error.name or "").partition(".")[0] == "turntree":
             raise
-        # Without a name, the error's own message explains it.
+        # If the error does not name a module, print its own message.
         line = MissingExtra(f"this script ({error.name})", extra) if error.name else error
         raise SystemExit(f"turntree: {line}") from error

@@ -1,7 +1,7 @@
 """Atomic file writes, one writer per path, and values as strict JSON.
 
 Invariant: after any error the path still holds its old content and no temporary file is left. A path that is not a
-regular file (``/dev/stdout``, a pipe) is written through, and the target of a symbolic link is replaced, not the link.
+regular file (``/dev/stdout``, a pipe) is written to directly. If the path is a symbolic link, its target is replaced.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def is_special(path: Path) -> bool:
     >>> is_special(Path("/dev/null")), is_special(Path("/dev/stdout")), is_special(Path("no such file"))
     (True, True, False)
     """
-    # A stream may lead to a regular file that other processes hold open.
+    # A standard stream may be redirected to a regular file that other processes hold open.
     streams = ("/dev", "/proc")
     return str(path.absolute()).startswith(streams) or (path.exists() and not path.is_file() and not path.is_dir())
 
@@ -140,8 +140,8 @@ class OneWriter:
 
         Args:
             path: A file, whose folder is created, or an existing folder.
-            inherited: Seconds to wait if the process that took the lock has ended but its children still hold it.
-            instead: What a refused user can do other than wait.
+            inherited: Seconds to wait for child processes that still hold the lock of a process that has ended.
+            instead: For the error message: what the user can do instead of waiting for the lock.
 
         Raises:
             UsageError: If another process holds the lock; the message names that process.
@@ -159,7 +159,7 @@ class OneWriter:
             )
         os.truncate(self.descriptor, 0)
         now = datetime.now().astimezone().isoformat(" ", "seconds")
-        # Overwrite in place: the text names the holder to other processes.
+        # Overwrite the file in place, to keep the lock; the text tells other processes which process holds it.
         os.pwrite(self.descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode(), 0)
 
     def _take(self) -> str | None:
@@ -240,7 +240,7 @@ def append_lines(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> None:
     try:
         end, rest = os.fstat(file.fileno()).st_size, memoryview(text.encode("utf-8", "surrogatepass"))
         try:
-            # A short write is repeated; the next call raises if the disk is full.
+            # ``write`` may write only part of the rows. Write the rest; if the disk is full, the next call raises.
             while rest:
                 rest = rest[file.write(rest) :]
         except BaseException as error:

@@ -21,14 +21,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-SILENCE = 25.0  #: seconds, longest time without a line when no bar is drawn
-_SHOWN = Event()  #: set once a progress bar is shown; it prints the lines from then on
+SILENCE = 25.0  #: seconds between two lines when no bar is drawn
+_SHOWN = Event()  #: set once a progress bar is shown; from then on the bar prints the lines
 _WIDE = 160  #: characters per line when stderr is not a terminal
 
 
 @contextmanager
 def startup_messages(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
-    """Print a line at intervals until a progress bar is shown or the block ends; nothing on a terminal.
+    """Print a line at intervals until a progress bar is shown or the block ends; on a terminal, print nothing.
 
     Args:
         words: Text of the line. Imports and checks take long on a busy machine.

@@ -14,7 +14,7 @@ from turntree.agents.errors import UsageError
 from turntree.envs.data.json_files import read_text
 
 _MOST_BYTES = 1 << 20
-_MOST_VALUES = 50_000  #: values in a text, counting those that an alias repeats
+_MOST_VALUES = 50_000  #: greatest number of values in a text; values that an alias repeats count each time
 _MOST_DEPTH = 100
 _MOST_DIGITS = 4300  #: Python's own limit when it parses an integer
 
@@ -56,13 +56,13 @@ def parse_yaml(text: str, where: str) -> Any:
         line = "" if mark is None else f", line {mark.line + 1}"
         raise UsageError(f"{where}{line}: expected YAML: {' '.join(problem.split())}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        # A tag that does not match its value.
+        # The file has a tag that does not match its value, such as ``!!int x``.
         raise UsageError(f"{where}: expected YAML: {error}") from error
 
 
 def _check(text: str) -> None:
-    # Walk the events, which are cheap, so that an alias bomb is refused before any value is built.
-    # Anchor -> number of values, with aliases expanded.
+    # Count in the parser's events, so that an alias bomb (aliases of aliases) is refused before any value is built.
+    # `sizes`: anchor -> number of values below it, with aliases expanded.
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     count = 0

@@ -24,7 +24,7 @@ class Cost:
     tokens: int
     drafted: int  #: draft tokens verified
     accepted: int
-    tokens_per_forward_pass: float  #: per request
+    tokens_per_forward_pass: float  #: of one request, not summed over the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class StepComparison:
     plain: Cost
 
     @property
-    def passes(self) -> float:
+    def passes(self) -> float:  # ratio of forward passes, without drafts / with drafts
         return self.plain.forward_passes / self.speculative.forward_passes
 
     @property
-    def speedup(self) -> float:
+    def speedup(self) -> float:  # ratio of engine seconds, without drafts / with drafts
         return self.plain.seconds / self.speculative.seconds
 
 
@@ -71,9 +71,9 @@ class Comparison:
 
 
 class Spread(NamedTuple):
-    """A ratio over several steps, without drafts to with drafts."""
+    """A cost without drafts divided by the cost with drafts, over several steps."""
 
-    whole: float  #: ratio of the sums
+    whole: float  #: sum over all steps without drafts / sum with drafts
     low: float  #: first quartile of the per-step ratios
     high: float  #: third quartile
 

@@ -1,8 +1,8 @@
 """Replay a recorded run with and without speculation to measure the savings.
 
-Each chosen step's weights play the recorded tasks twice in one process: with a drafting engine and with a plain engine.
-Both must sample the same tokens, because noise depends only on seeds. The draft store holds the turns of all earlier
-steps. Not covered: verl's part of a step (see ``metrics.jsonl``).
+The weights of each chosen step play the recorded tasks twice in one process: with a drafting engine and with a plain
+engine. Both engines must sample the same tokens, because noise depends only on seeds. The draft store holds the turns
+of all earlier steps. Not covered: verl's part of a step (see ``metrics.jsonl``).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _Replay:
             engine.update_weights(named.items(), version=version)
 
     def remember(self, episodes: Any) -> None:
-        forest = self._speculative.forest
+        forest = self._speculative.forest  # the draft store
         assert forest is not None
         for episode in episodes:
             for state, turn in zip(dialogue_states(episode), episode.turns, strict=True):
@@ -122,10 +122,10 @@ class _Replay:
 
     def warm_up(self, records: Sequence[Record]) -> None:
         self._run(self._plain, records[: len(records) // 4])
-        # The warm-up must not help the measured run.
+        # The warm-up must not fill a cache that the measured run uses.
         self._plain.reset_prefix_cache()
         gc.collect()
-        # Without freezing, full collections take a third of a step's time.
+        # Exclude existing objects from garbage collection; otherwise collections take a third of a step's time.
         gc.freeze()
 
     def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:

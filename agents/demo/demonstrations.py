@@ -1,7 +1,8 @@
 """Dialogues on which the demo policy is warm-started, most of them wrong on purpose.
 
-They teach the dialogue format and leave the right way to calculate to reinforcement learning. Invariant: a right
-demonstration scores 1 and any other demonstration 0. ``rollout`` plays them, so their tokens are exactly a rollout's.
+The dialogues teach the dialogue format; reinforcement learning has to find the right way to calculate. Invariant: a
+right demonstration scores 1 and any other demonstration 0. ``rollout`` plays the demonstrations, so that their prompts
+and turns have the same tokens as in training.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
 class Kind(StrEnum):
     RIGHT = "right"  #: products first, then sums; the value is the answer
-    LEFT_TO_RIGHT = "left_to_right"  #: left to right, where that changes the value
-    EARLY = "early"  #: right so far, but answers with an intermediate result
+    LEFT_TO_RIGHT = "left_to_right"  #: calculates from left to right, in tasks where this gives a wrong value
+    EARLY = "early"  #: calculates correctly, but answers with an intermediate result
 
 
 SHARES = {Kind.RIGHT: 0.30, Kind.LEFT_TO_RIGHT: 0.15, Kind.EARLY: 0.55}  #: fraction of each kind

@@ -27,7 +27,7 @@ class PolicyShape:
     rope_theta: float = 1000.0
     """Base of the rotary positions; small because dialogues are short."""
     initial_std: float = 0.08
-    """Standard deviation of the initial weights; at this width the usual 0.02 needs twice the steps."""
+    """Standard deviation of the initial weights; with the usual 0.02, a model of this width needs twice the steps."""
 
 
 def build_policy(

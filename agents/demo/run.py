@@ -24,9 +24,9 @@ from turntree.agents.verl.run.variables import hub_variables
 from turntree.agents.viewer.page import view
 from turntree.agents.viewer.source import Source
 
-_WINDOW = 10  #: steps over which the first and last success rates are averaged
+_WINDOW = 10  #: number of steps over which the first and the last success rate are averaged
 
-_DRAFT = 12  #: draft tokens per request; the few long requests at the end of a step gain from more than the default 8
+_DRAFT = 12  #: draft tokens per request; more than the default 8 speeds up the few long requests at the end of a step
 
 
 def main(
@@ -54,7 +54,7 @@ def main(
     if model is None:
         start = WarmStart(seed=seed)
     else:
-        # Both calls refuse unusable settings before anything runs.
+        # Both calls raise for unusable settings before anything runs.
         hub_variables(_model(model))
         composed = compose(config, overrides(_model(model)))
         start = WarmStart.of_model(_model(model), composed.settings.env_kwargs, seed=seed)
@@ -64,7 +64,7 @@ def main(
     reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
-    # Another training in this folder would delete the files being compared.
+    # Hold the folder's lock: another training in this folder would delete the files being compared.
     with closing(OneWriter(out)):
         comparison = _compare(console, composition, (steps - 1) // every + 1)
         comparison.save(out / "comparison.jsonl")
@@ -88,9 +88,9 @@ def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int
     ]
 
 
-def differences(comparison: Comparison, *, given: bool) -> str:
-    # The last bits of a model's float32 logits depend on how many tokens one pass computes. That can flip a near
-    # tie, and both tokens are valid draws. The tiny policy has never shown a difference, so there it is a bug.
+def differences(comparison: Comparison, *, given: bool) -> str:  # given: the user chose the model
+    # The last bits of float32 logits depend on how many tokens one pass computes. If two tokens nearly tie, either
+    # may be sampled, and both are valid. The tiny policy has never shown a difference, so a difference is a bug there.
     episodes = sum(step.episodes for step in comparison.steps)
     differ = episodes - sum(step.equal for step in comparison.steps)
     problem = f"{differ} of {episodes} episodes differ with and without drafts"

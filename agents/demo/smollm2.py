@@ -23,7 +23,7 @@ CONTROL = 3  #: GGUF token type of special tokens
 
 
 def make_smollm2(out: Path) -> None:
-    """Write configuration, float32 weights and tokenizer to ``out``, all or nothing."""
+    """Write configuration, float32 weights and tokenizer to ``out``; after an error, nothing is written."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         raise MissingExtra("turntree model", "local")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):

@@ -1,7 +1,7 @@
 """The demo policy's tokenizer: one token per character of an expression, one per word of the dialogue.
 
-Invariant: text made of ``WORDS`` and ``CHARACTERS`` survives a round trip. A run of other text becomes one unknown
-token, so every text can be encoded, but not every encoding can be decoded to its text.
+Invariant: text made of ``WORDS`` and ``CHARACTERS`` is unchanged by encoding and decoding. A run of other text becomes
+one unknown token, so every text can be encoded, but an unknown token cannot be decoded to its text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Supervised training on noisy demonstrations, the start of the demo's reinforcement learning.
 
 The tiny policy starts from random weights, a given model from its own weights. The same settings give the same policy
-on the same machine, so policies are cached under a hash of the settings, the sources below and a given model's files.
+on the same machine. So policies are cached under a hash of the settings, the source files that determine the result,
+and the files of a given model.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class WarmStart(FitSettings):
     shape: PolicyShape = field(default_factory=PolicyShape)
     """Size of the policy."""
     demonstrations: int = 2400
-    """Number of demonstrations, seen in several epochs."""
+    """Number of demonstrations; each is trained on in several epochs."""
     steps: int = 160
     """Optimiser steps."""
     batch: int = 48
@@ -99,7 +100,7 @@ def warm_started_policy(
         try:
             partial.rename(folder)
         except OSError:
-            # Another process finished first.
+            # Another process has trained this policy in the meantime, so use that one.
             if not (folder / "config.json").is_file():
                 raise
     finally:
@@ -135,7 +136,7 @@ def _initial_model(settings: WarmStart) -> tuple[Any, Any]:
 
 
 def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
-    # Muon trains new matrices in fewer steps; a pretrained model is fine-tuned with Adam.
+    # Muon needs fewer steps to train random matrices; a pretrained model is fine-tuned with AdamW.
     from turntree.agents.demo.muon import Muon
 
     rate = settings.learning_rate

@@ -1,4 +1,4 @@
-"""The dialogue states of an episode's turns, which the engine's draft store uses as keys for earlier turns."""
+"""Dialogue states: keys (prompt, tool calls, task, environment) under which the draft store finds earlier turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def canonical_json(value: Any) -> str:
 
 
 def _number(digits: str) -> int | float:
-    # A float would lose the digits of a large whole number.
+    # Use Decimal, because a float would lose digits of a large whole number.
     exact = Decimal(digits)
     return int(exact) if exact == exact.to_integral_value() else float(digits)
 

@@ -1,7 +1,7 @@
 """Turns with their exact tokens, and the episode: the result of a rollout.
 
 Invariant: the prompt of turn ``i + 1`` begins with the prompt and the response of turn ``i``, so an episode is one
-token sequence with a mask. If an environment shortens the dialogue, each segment between two cuts is one sequence.
+token sequence with a mask. If an environment shortens the dialogue, a new segment (token sequence) begins there.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Turn:
 
     prompt_ids: tuple[int, ...]  #: shape (prompt,), up to the policy's first token
     completion: Completion
-    text: str  #: the action: thought marker of the prompt + decoded response, without special tokens
+    text: str  #: the action: decoded response without special tokens, after the thought marker that ends the prompt
     observation: tuple[Message, ...] = ()
     reward: float = 0.0
     parse_error: str = ""  #: why a tool call in the text could not be parsed; empty without such a call
-    #: whether the environment shortened the dialogue before this turn (``Env.compact``), which begins a segment
+    #: whether the environment shortened the dialogue before this turn (``Env.compact``); this turn begins a segment
     shortened: bool = False
 
     @property
@@ -72,7 +72,7 @@ class Episode:
 
     @property
     def segments(self) -> tuple[tuple[Turn, ...], ...]:
-        """The turns between two cuts of the dialogue: one token sequence each."""
+        """The turns by segment: each segment is one token sequence and ends where the dialogue was shortened."""
         starts = [0, *(number for number, turn in enumerate(self.turns) if turn.shortened and number)]
         ends = [*starts[1:], len(self.turns)]
         return tuple(self.turns[start:end] for start, end in zip(starts, ends, strict=True))

@@ -74,7 +74,7 @@ def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int
 
 
 def _records(run: Path, steps: int | None) -> Iterator[Record]:
-    # If an episode was played again after a crash, export only the last one.
+    # If an episode was played again after a crash, the file has both; export only the later one.
     for file in episode_files(run):
         records: dict[Any, Record] = {}
         for number, record in enumerate(read_records(file)):
@@ -126,7 +126,7 @@ def message_row(episode: Episode) -> Row:
         elif message.role is Role.ASSISTANT:
             waiting = []
         if message.role is Role.TOOL:
-            # An answer without an id belongs to the first call that has no answer yet.
+            # A tool message without a call id answers the first call that has no answer yet.
             answered = message.tool_call_id or (waiting[0] if waiting else "")
             waiting = [id for id in waiting if id != answered]
             row |= {"tool_call_id": answered} if answered else {}
@@ -141,7 +141,7 @@ def _without_calls(message: Message) -> str | None:
         return None
     stubs = cast(Sequence[Tool], [OfferedTool(name, {"VALUE": {"type": "string"}}, {}) for name in names])
     turn = get_parser(format_name, stubs).parse(message.content)
-    # Remove the calls only if parsing yields exactly the recorded calls; otherwise other text could be lost.
+    # Remove the calls only if parsing finds exactly the recorded calls; otherwise, text that is no call could be lost.
     parsed = [call.name for call in turn.calls]
     return turn.content if parsed == [call.name for call in message.tool_calls] else None
 

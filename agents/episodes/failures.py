@@ -26,7 +26,7 @@ def count_failures(episodes: Iterable[Episode]) -> Counter[FailureKind]:
 
 
 def program_error(episode: Episode) -> str:
-    """Return the program's own error because of which it gave no answer; empty if there is no such error."""
+    """Return the error of the program itself that left the episode without an answer; empty without such an error."""
     # If a limit ended the program's turns, the missing answer is not the program's own error.
     if episode.task is None or (episode.turns and episode.stop_reason.is_truncated()):
         return ""

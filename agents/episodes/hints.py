@@ -37,7 +37,7 @@ def misfit(value: Any, hint: Any) -> str:
         return "" if "" in problems else problems[0]
     if origin is tuple:
         return _sequence(value, args[0])
-    if origin is not None and not issubclass(origin, Mapping):  # an array
+    if origin is not None and not issubclass(origin, Mapping):  # an array, which is not checked
         return ""
     if origin is not None:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -97,7 +97,7 @@ def _with_path(problem: str) -> str:
 def _sequence(values: Any, hint: Any) -> str:
     if not isinstance(values, tuple):
         return f"expected a list, got {values!r:.60}"
-    # Check the set of the items' types, which is many times faster for long token sequences than each item.
+    # Check the set of the items' types: for long token sequences, this is many times faster than checking each item.
     kinds = {*map(type, values)}
     if hint is int:
         if kinds - {int}:

@@ -19,7 +19,7 @@ _QUOTED_LENGTH = 100  #: characters of a quoted turn
 class LearningFigures:
     turns: float
     calls: float  #: parsed tool calls
-    unparsed: float  #: turns with a tool call that could not be parsed
+    unparsed: float  #: number of turns with a tool call that could not be parsed
     cut: float  #: share of turns that ended at a token limit
     equal_groups: float | None  #: share of groups whose rewards are all equal; ``None``: see ``equal_groups()``
 
@@ -58,9 +58,9 @@ def count_cut(episode: Episode) -> int:
 
 
 def equal_groups(groups: Iterable[Sequence[float]]) -> float | None:
-    """Return the share of groups whose rewards are all equal, so that the group has no gradient.
+    """Return the share of groups whose rewards are all equal; such a group has no gradient in GRPO.
 
-    If no group has two members, all members form one group. ``None`` if there are fewer than two members in total.
+    If no group has two members, all members count as one group. ``None`` if there are fewer than two members in total.
 
     >>> equal_groups([[1.0, 1.0], [0.0, 1.0]]), equal_groups([[0.0], [0.0]]), equal_groups([[0.0], []])
     (0.5, 1.0, None)

@@ -28,7 +28,7 @@ from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
-# Fields of a completion that are tuples in Python and lists in JSON. Old records lack the last of these fields.
+# Fields of a completion that are tuples in Python and lists in JSON. Old records lack ``forced``.
 _SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "versions", "forced")
 _STEP = re.compile(r"step_\d+\.jsonl")
 UNFINISHED = "unfinished"  #: folder of a run in which `turntree serve` keeps the turns of unfinished sessions
@@ -90,7 +90,10 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
 
 
 def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
-    """Convert a turn to JSON values; if the prompt begins with ``context``, store only the rest of the prompt."""
+    """Convert a turn to JSON values; if the prompt begins with ``context``, store only the prompt's rest.
+
+    ``context`` is the prompt and response of the previous turn; empty for the first turn.
+    """
     completion = _field_values(turn.completion)
     completion["draft"] = _field_values(turn.completion.draft)
     if turn.completion.top is not None:
@@ -112,7 +115,7 @@ def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
 
 
 def turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
-    """Convert the result of ``turn_to_dict`` back; ``context`` must be the same."""
+    """Convert the result of ``turn_to_dict`` back; pass the ``context`` that ``turn_to_dict`` got."""
     completion = dict(entry["completion"])
     # A negative count would silently take tokens from the wrong end of the context.
     if not 0 <= entry["shared"] <= len(context):

@@ -20,8 +20,8 @@ class TokenView:
     response_ids: tuple[int, ...]  #: sampled, forced, observation and template tokens, shape (response,)
     mask: tuple[int, ...]  #: 1 if sampled, else 0, shape (response,)
     logprobs: tuple[float, ...]  #: natural logarithm; 0.0 if not sampled, shape (response,)
-    accepted: tuple[bool, ...]  #: accepted drafts; ``False`` if the engine does not report them, shape (response,)
-    #: exactness as in ``level.level_codes`` (1 for A to 4 for D), 0 if not sampled, shape (response,)
+    accepted: tuple[bool, ...]  #: whether the token is an accepted draft token; ``False`` if unknown, shape (response,)
+    #: level (how exactly the token follows the policy) from ``level.level_codes``, 1 for A to 4 for D; 0 if not sampled
     levels: tuple[int, ...]
     #: log-probability under the distribution that the token was drawn from, after all transforms, shape (response,);
     #: ``logprobs`` if the engine recorded none; 0.0 if not sampled
@@ -61,7 +61,7 @@ class TokenView:
             added = len(turn.prompt_ids) - len(context)
             sampled = len(completion.token_ids)
             forced = completion.forced or (False,) * sampled
-            # Forced tokens were not sampled, so a trainer must not learn them.
+            # Forced tokens (inserted, not sampled) get mask 0, so a trainer does not learn them.
             mask += [0] * added + [0 if is_forced else 1 for is_forced in forced]
             logprobs += [0.0] * added
             logprobs += completion.logprobs

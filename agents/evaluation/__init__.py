@@ -1,4 +1,4 @@
-"""Evaluations, suites and benchmarks over many episodes, and the machine they ran on.
+"""Evaluations, suites (lists of evaluations) and benchmarks over many episodes, and facts about the machine.
 
 Not here: options and output of the commands (``commands``).
 """

@@ -30,14 +30,14 @@ def report_attack(
     """Attack an environment, print the report, and return whether nothing was found.
 
     Args:
-        bound: Fraction of tasks that may pay a policy without a solution, or refuse a policy with a solution.
+        bound: Fraction of tasks that may reward a policy without a solution, or not reward a policy with a solution.
         luck: Fraction of tasks in which a random answer may be right.
-        above: Sum of an episode's rewards above which the episode counts as paid.
+        above: Sum of an episode's rewards above which the episode counts as rewarded.
         as_json: Whether to print JSON instead of the table.
     """
     logger = logging.getLogger("turntree.envs")
     level = logger.level
-    # Failures are part of the report.
+    # Do not log failures, because the report lists them.
     logger.setLevel(logging.CRITICAL)
     try:
         with Console(stderr=True).status("attacking") as status:

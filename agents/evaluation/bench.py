@@ -1,9 +1,9 @@
-"""Speed with and without speculation on the same tasks and seeds.
+"""Measures speed with and without speculation on the same tasks and seeds.
 
 Two engines of one kind are open at once and play each epoch in alternating order, so that other load on the machine
-affects both. Every epoch samples each task anew with a fixed policy.
+affects both engines. Every epoch samples each task anew with a fixed policy.
 
-Invariant: a ratio is computed from times of one run, without the warm-up.
+Invariant: both times of a ratio come from one process and exclude the warm-up.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from turntree.agents.loop.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Spent:  # what one engine needed for its episodes
     tokens: int
-    verify_steps: int  #: forward passes in which each request sampled, summed over requests
+    verify_steps: int  #: for each request, the forward passes that sampled for it; summed over requests
     seconds: float  #: wall time, including the environments
     drafting_seconds: float | None  #: part of ``seconds`` in the drafter; None without a drafter
-    passes: int | None  #: the engine's forward passes; None without a drafter
+    passes: int | None  #: forward passes of the whole batch; None without a drafter
 
     @property
     def tokens_per_second(self) -> float:
@@ -58,18 +58,18 @@ class Spent:
         )
 
 
-class Epoch(NamedTuple):
+class Epoch(NamedTuple):  # one epoch, played without drafts (plain) and with drafts (drafted)
     plain: Spent
     drafted: Spent
-    turns: int  #: turns compared, in each episode up to the first turn that differs
+    turns: int  #: number of compared turns: in each episode, up to and including the first turn that differs
     equal: int  #: compared turns with equal tokens
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float:  # of tokens per second, with drafts / without drafts
         return self.drafted.tokens_per_second / self.plain.tokens_per_second
 
 
-def whole(epochs: Sequence[Epoch]) -> Epoch:
+def whole(epochs: Sequence[Epoch]) -> Epoch:  # the sum of all epochs
     total, *rest = epochs
     for epoch in rest:
         total = Epoch(

@@ -16,7 +16,7 @@ from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.paired import Pair, Paired, compare_pairs
 
 _SCORING = ("reward", "answer_format")  #: settings that define the reward
-#: settings that do not affect the comparison, or that affect only the number of pairs
+#: settings whose difference is not reported, because they change no pair or only the number of pairs
 _IGNORED = ("name", "count", "samples", "checkpoint")
 
 
@@ -64,7 +64,7 @@ class Comparison:
     paired: Paired
     pairs: int
     tasks: int  #: tasks with a sample in both files
-    only: tuple[int, int]  #: unpaired episodes in the first and in the second file
+    only: tuple[int, int]  #: number of episodes that only the first file has, and that only the second file has
     differences: Mapping[str, tuple[Any, Any]]  #: differing settings -> both values
 
     @property

@@ -20,7 +20,7 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
     """Return the keyword arguments of an environment.
 
     Args:
-        pairs: ``KEY=VALUE``; values that parse as JSON are JSON.
+        pairs: ``KEY=VALUE``; a value is read as JSON if it parses as JSON, else as text.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs:
@@ -56,7 +56,7 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
     try:
         return contain(make_env)
     except TypeError as error:
-        # Gymnasium appends the error's origin, with all arguments repeated.
+        # Gymnasium appends where the error was raised and repeats all arguments; drop this part.
         reason = str(error).partition(" was raised from")[0]
         raise UsageError(f"{env_id} does not accept these arguments: {reason}") from error
 

@@ -1,6 +1,6 @@
 """Evaluation: play many tasks and aggregate the results.
 
-Invariant: a failed or ungraded episode is counted only as such, never as right or wrong.
+Invariant: an episode that failed or could not be graded is counted as failed or ungraded, never as right or wrong.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Playing:
     model: str = ""
     """Model name to record."""
     limits: Limits | None = None
-    """As in ``rollout``."""
+    """Token limits, as in ``rollout``."""
     sampling: Sampling | None = None
-    """As in ``rollout``; the seed is replaced."""
+    """Sampling parameters, as in ``rollout``; the seed is replaced by one derived from ``seed``."""
     seed: int = 0
-    """Seeds each episode together with the task's index, so that episodes are independent of each other."""
+    """An episode's seed is derived from this seed and the task's index, so that tasks get independent noise."""
     concurrency: int = 16
     """Episodes played at once."""
     samples: int = 1
@@ -56,7 +56,7 @@ class Playing:
     scorer: Scorer | None = None
     """Computes the rewards instead of the environment, for all samples of a task at once."""
     tool_calls: ToolCalls = ToolCalls.NATIVE
-    """Who parses tool calls; for chat servers only."""
+    """Whether the server or the environment parses tool calls; used only with a chat server."""
 
 
 async def evaluate(
@@ -103,7 +103,7 @@ async def evaluate(
         needed = [(index, sample)] if playing.scorer is None else [(index, other) for other in samples]
         if done and all(key in done for key in needed):
             run.ended[position] = done[index, sample]
-    # The workers share one iterator, so each worker takes the next open position.
+    # The workers share one iterator, so each worker takes the next episode that has not been played.
     remaining = [position for position in range(len(order)) if position not in run.ended]
     positions = iter(remaining)
     async with asyncio.TaskGroup() as group:
@@ -120,7 +120,7 @@ class _Run:
     order: list[tuple[int, int]]  #: (task, sample) by position
     on_episode: Callable[[Sampled], None] | None
     ended: dict[int, Episode] = field(default_factory=dict)  #: by position
-    groups: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: ended positions of each task
+    groups: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: task -> positions that ended
 
     async def work(self, env: Any, positions: Iterator[int]) -> None:
         playing = self.playing
@@ -196,7 +196,7 @@ class Evaluation:
     reward: float  #: sum of the rewards
     turns: int  #: turns of the policy
     tokens: int  #: sampled tokens, as far as known
-    verify_steps: int  #: forward passes that sampled tokens; 0 if the engine does not count them
+    verify_steps: int  #: forward passes that sampled tokens (each verifies a draft, if any); 0 if unknown
     prompt_tokens: int  #: prompt tokens of all turns
     cached_tokens: int  #: prompt tokens served from the KV cache
     stop_reasons: dict[str, int]  #: episodes per stop reason, most frequent first

@@ -28,11 +28,11 @@ RENDERING = ("template_options", "max_thinking_tokens")
 
 class _Line(NamedTuple):
     episode: Episode
-    written: bytes
+    written: bytes  #: the line as it stands in the file
 
 
 class EvalFile:
-    """The episodes of one evaluation on disk. Nothing is written before ``begin``.
+    """The episode file of one evaluation. Nothing is written before ``begin``.
 
     Args:
         path: JSON lines; an existing file is continued.
@@ -50,7 +50,7 @@ class EvalFile:
             raise UsageError(
                 f"{path} is not a regular file, so a killed run could not resume from it; name a regular file"
             )
-        # Replace the target of a symbolic link, not the link.
+        # If the path is a symbolic link, write to its target, so that the link is kept.
         self.path = path = path.resolve()
         self._lock = OneWriter(path)
         try:
@@ -77,7 +77,7 @@ class EvalFile:
 
     def begin(self) -> None:
         """Rewrite the file with the episodes to keep, and open it for appending."""
-        # Drops failed, incomplete and damaged lines.
+        # This drops lines of failed episodes, of incomplete tasks (with ``whole``), and a damaged last line.
         write_whole(self.path, self._kept_lines)
         self._writer = EpisodeWriter(self.path)
 
@@ -100,7 +100,7 @@ class EvalFile:
     def _read(self) -> dict[TaskSample, _Line]:
         lines_by_key: dict[TaskSample, _Line] = {}
         lines = self.path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
-        # Text after the last newline was cut off while it was written.
+        # If there is text after the last newline, the process was killed while writing the line; skip this text.
         for number, line in enumerate(lines[:-1], start=1):
             try:
                 row = parse_json(line.decode("utf-8", "surrogatepass"))

@@ -72,7 +72,7 @@ def majority_right(episodes: Sequence[Episode]) -> float:
 
 def _votes(answers: Counter[str]) -> list[int]:
     pairs = list(combinations(answers, 2))
-    # Only equality matters here, so no question is needed.
+    # The question serves only to detect a copied question, so it is left empty: here answers are compared.
     questions = [""] * len(pairs)
     scores = score_batch(
         [rf"\boxed{{{first}}}" for first, _ in pairs], [other for _, other in pairs], questions=questions

@@ -1,7 +1,8 @@
 """Two policies on the same tasks with the same noise: the difference, its interval, and what changed.
 
-Noise is a function of task, sample and turn, so the policies differ only where a token decision does. Turns of the
-first policy serve as drafts for the second, which saves forward passes and changes no token.
+The sampling noise is a function of task, sample and turn. So two episodes differ only if the policies' probabilities
+lead to another token with the same noise. Turns of the first policy are drafts for the second policy. The drafts save
+forward passes and change no token.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from turntree.agents.turn_drafts.source import Source, TurnDraft
 from turntree.spec_tree.rules.level import Level
 
 _QUANTILE = 0.975
-_SMALL_QUANTILES = {1: 12.7062, 2: 4.3027, 3: 3.1824}  #: quantiles of Student's t for which the expansion is too coarse
+_SMALL_QUANTILES = {1: 12.7062, 2: 4.3027, 3: 3.1824}  #: degrees of freedom -> value where the series is too coarse
 
 
 class OtherPolicy(Source):
-    """Draft each turn with the other policy's turn of the same seed.
+    """Offer the first policy's turn of the same seed as a draft for each turn of the second policy.
 
     Args:
         turns: seed -> token ids of a turn
@@ -62,17 +63,18 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class Paired:  # the comparison of two policies
     difference: Estimate  #: mean reward of the second policy minus the first, with the paired interval over tasks
     independent: Estimate  #: the difference with the interval of two independent evaluations
     left_out: int  #: pairs with a masked episode
     equal: int  #: pairs with equal tokens
     changes: tuple[Change, ...]  #: pairs whose rewards differ
     passes: tuple[int, int]  #: forward passes of both policies
-    tokens: tuple[int, int]  #: tokens of both policies, which is also the number of passes without speculation
+    tokens: tuple[int, int]  #: tokens of both policies; without speculation, each token needs one forward pass
 
     @property
     def share_of_passes(self) -> float:
+        # Without speculation, sampling a token takes one pass, so ``tokens`` is the number of passes to compare with.
         return sum(self.passes) / sum(self.tokens) if all(self.passes) else nan
 
     def figures(self) -> dict[str, Any]:
@@ -129,8 +131,8 @@ def compare_pairs(given: Sequence[Pair]) -> Paired:
 def mean_interval(values: Sequence[float]) -> Estimate:
     """Return the mean of one value per task with the 95 % interval of Student's t (Student 1908).
 
-    If all values are 0, there is no spread to measure. The method of Clopper and Pearson (1934) then gives the interval
-    for 0 differing tasks out of n; a single task's difference is assumed to be at most 1.
+    If all values are 0, Student's interval would have width 0. The interval is then that of Clopper and Pearson (1934)
+    for 0 differing tasks out of n, with the assumption that one task's difference is at most 1.
 
     >>> [round(value, 3) for value in mean_interval([0.0, 0.0, 1.0, 1.0])[:3]]
     [0.5, -0.419, 1.419]
@@ -158,7 +160,7 @@ def independent_interval(before: Sequence[float], after: Sequence[float]) -> Est
     return Estimate(mean, mean - half, mean + half, count)
 
 
-def t_quantile(freedom: float) -> float:
+def t_quantile(freedom: float) -> float:  # freedom: degrees of freedom
     """Return the 97.5 % quantile of Student's t (Abramowitz and Stegun 1964, 26.7.5).
 
     The error is below 0.2 % from 4 degrees of freedom on.

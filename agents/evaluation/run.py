@@ -23,14 +23,14 @@ from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.envs.limits import Limits
 
 _UNLIMITED_TASKS = 20  #: tasks to play if the environment has unlimited tasks
-_MIN_CONTEXT = 1024  #: tokens per episode, unless a turn needs more
+_MIN_CONTEXT = 1024  #: default token limit per episode, unless a turn needs more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     task: EvalTask
     make_env: Callable[[], Any]
-    count: int  #: tasks
+    count: int  #: number of tasks to play
     limits: Limits
     more_tasks: bool = False  #: whether the environment has tasks beyond ``count``
     tools: tuple[str, ...] = ()  #: names of the environment's tools
@@ -85,7 +85,8 @@ def open_file(
 
     Args:
         out: The file, continued if it exists.
-        played_by: Everything else that the episodes depend on; part of the file's identity.
+        played_by: Further settings that the episodes depend on, such as the engine; a file with other values is
+            refused.
     """
     task = planned.task
     # Tasks and samples may be added to a file later.
@@ -121,7 +122,7 @@ async def play(
 
     Args:
         renderer: ``None`` for a chat server.
-        turn_drafts: Seed -> token ids of turns to use as drafts; see ``OtherPolicy``.
+        turn_drafts: Seed -> token ids of another policy's turns to use as drafts; see ``paired.OtherPolicy``.
         file: Episode file, closed at the end; ``None`` writes none.
         on_episode: Called with the number of finished episodes, at the start and after each episode.
     """

@@ -22,17 +22,17 @@ class EvalTask:
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
     count: int | None = None
-    """Tasks, from the first; ``None`` takes all, or 20 if they are unlimited."""
+    """Number of tasks, from the first; ``None`` takes all tasks, or 20 if the environment has unlimited tasks."""
     samples: int = 1
     """Episodes per task."""
     temperature: float = 0.0
-    """0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     top_p: float = 1.0
-    """Nucleus mass."""
+    """Probability mass of nucleus sampling (top-p)."""
     max_tokens: int = 256
-    """Most tokens per turn."""
+    """Token limit per turn."""
     max_context: int | None = None
-    """Most tokens per episode; ``None`` takes 1024, or twice ``max_tokens`` if more, within the model's limit."""
+    """Token limit per episode; ``None`` takes 1024, or twice ``max_tokens`` if more, within the model's limit."""
 
     def __post_init__(self) -> None:
         for name in ("samples", "max_tokens"):
@@ -78,7 +78,7 @@ def read_suite(path: Path) -> list[EvalTask]:
         except ValueError as error:
             raise UsageError(str(error)) from error
     titles = [task.title for task in tasks]
-    # Names become file names.
+    # Names become file names, so two evaluations must not have the same name.
     if len(set(titles)) < len(titles):
         raise UsageError(f"{path}: two evaluations have the same name; give each a `name`")
     return tasks

@@ -25,7 +25,7 @@ class EvalResult(NamedTuple):
     model: str
     samples: int  #: episodes per task
     episodes: list[Episode]  #: samples of a task next to each other
-    seconds: float  #: wall time of the episodes played now, 0 if all were read from a file
+    seconds: float  #: wall time of the episodes that this process played; 0 if all episodes were read from a file
     tools: tuple[str, ...] = ()  #: names of the environment's tools
 
     @property
@@ -37,7 +37,7 @@ class EvalResult(NamedTuple):
 def figures(result: EvalResult) -> dict[str, Any]:
     """Return numbers by name, ``None`` if unknown; estimates are mappings with value, low, high and tasks."""
     sums = Evaluation.of(result.episodes)
-    # A server that returns only text does not report its tokens.
+    # If a server returns only text, the number of tokens is unknown.
     counted = not sums.text_turns
     many, groups = result.samples, result.groups
     numbers: dict[str, Any] = {
@@ -104,7 +104,7 @@ def rows(result: EvalResult) -> dict[str, str]:
 
 
 def warnings(result: EvalResult) -> list[str]:
-    # Equal rewards in a group are fine if every episode is solved.
+    # If every episode is solved, equal rewards in a group need no warning.
     checks = figures_of(result.groups)
     episodes = [episode for episode in result.episodes if not episode.masked]
     if all(map(solved, episodes)):

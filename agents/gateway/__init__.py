@@ -1,5 +1,5 @@
 """``turntree serve``: OpenAI's and Anthropic's APIs in front of an engine, with dialogues recorded as episodes.
 
-Not here: sampling (``engines``), the client of such servers (``engines/chat_server.py``), and the servers of vLLM and
-SGLang.
+Not here: sampling (``engines``), the client of chat servers (``engines/chat_server.py``), and the HTTP servers that
+vLLM and SGLang bring.
 """

@@ -17,11 +17,11 @@ from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.turns import SampledTurn, SentPrompts, sample
 
-Put = Callable[[dict[str, Any]], None]
+Put = Callable[[dict[str, Any]], None]  #: sends one event to the client of a stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan:  # one HTTP request, parsed and ready to be sampled
     answer: Answer
     requests: Sequence[TurnRequest]
     stream: bool
@@ -31,7 +31,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answering:
+class Answering:  # samples the turns of a request and sends the response
     engine: Engine
     metrics: Metrics
     seconds: float  #: time limit of a response
@@ -41,10 +41,10 @@ class Answering:
         """Return the response.
 
         Args:
-            held: Releases the request's slots and session; closed as soon as sampling has ended.
+            held: Frees the request's slots and session when it is closed, which happens as soon as sampling has ended.
 
         Raises:
-            ApiError: As ``sample``, and 408 after the time limit.
+            ApiError: 400 or 503 as in ``turns.sample``; 408 after the time limit.
             ClientGone: If the client disconnected.
         """
         if plan.stream:
@@ -89,7 +89,7 @@ class Answering:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sample_turn(self, plan: Plan, index: int, put: Put | None) -> SampledTurn:
-        def show() -> None:
+        def show() -> None:  # send the text that is new since the last call
             assert put is not None
             for event in plan.answer.update(index):
                 put(event)

@@ -23,8 +23,8 @@ def head(kind: str, model: str) -> dict[str, Any]:
 
 
 def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
-    # The n choices of one prompt share its tokens, which are counted once.
-    done, firsts = [turn.completion for turn in turns], turns[::n]
+    # The n choices of one prompt share the prompt's tokens, so count the prompt once.
+    done, firsts = [turn.completion for turn in turns], turns[::n]  # firsts: one turn of each prompt
     prompt, sampled = (
         sum(len(turn.prompt_ids) for turn in firsts),
         sum(len(completion.token_ids) for completion in done),

@@ -48,7 +48,7 @@ class Admission:
         """Reserve slots for the turns of one request.
 
         Raises:
-            ApiError: 400 if the request needs more slots than exist, 429 if they are in use, 503 during shutdown.
+            ApiError: 400 if the request needs more slots than exist, 429 if too few are free, 503 during shutdown.
         """
         if self.closing:
             raise ApiError(503, "the server is shutting down; use another server", code="closing", retry_after=5)

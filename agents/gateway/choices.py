@@ -13,7 +13,7 @@ from turntree.envs.parsers import ParsedTurn, ToolParser
 
 
 class Answer(Protocol):
-    """The response to one request in one API's format; turns are addressed by their index in the request."""
+    """The response to one request in one API's format; ``index`` is a turn's number within the request."""
 
     dialect: Dialect
 
@@ -142,8 +142,8 @@ class ChatChoice(Choice):
     Args:
         parser: Parses tool calls; ``None`` treats the whole turn as content.
         openings: Strings that may start a tool call.
-        opened: Start of a thought that the prompt already contains.
-        several: Whether more than one tool call is returned.
+        opened: Marker that starts a thought, if the prompt already ends with that marker; else empty.
+        several: Whether all tool calls of a turn are returned, or only the first one.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class ChatChoice(Choice):
         yield self._piece({"role": "assistant", "content": ""})
 
     def shown(self) -> str:
-        # Hold back whatever may still become a stop string, a call, or the white space before a call.
+        # Hold back text that later tokens may complete to a stop string or a tool call, and white space before a call.
         text = settled(self.text.text, self._marks)
         if self._parser is not None:
             text = text.rstrip() if text.strip() == text.rstrip() else ""

@@ -1,7 +1,7 @@
-"""Sessions as recorded episodes: one for each leaf of a session's tree of turns.
+"""Records sessions as episodes: one episode per leaf of a session's tree of turns (see ``gateway/sessions.py``).
 
-Invariant: an episode is one token sequence with a mask, as from ``rollout``. Its labels name the earlier episode
-that begins with the same turns. A session without a reward is ungraded, never scored 0.
+Invariant: an episode is one token sequence with a mask, as from ``rollout``. If an earlier episode begins with the same
+turns, the labels name that episode. A session without a reward is ungraded (masked in training), never scored 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
-NO_REWARD = "session"  #: name of the reward that no request has sent
+NO_REWARD = "session"  #: entry in ``Episode.ungraded`` if no request has sent a reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def dialogues(session: Session) -> list[Dialogue]:
         while (parent := path[-1].parent) is not None:
             path.append(parent)
         path.reverse()
-        # Turns that an earlier dialogue already contains.
+        # Count the turns that an earlier dialogue already contains.
         shared = sum(id(node) in first_in for node in path)
         number = len(ended)
         labels = {
@@ -153,7 +153,7 @@ class SessionRecord:
         try:
             self._journal.keep(session)
         except OSError as error:
-            # The session continues in memory, and its next turn tries again.
+            # The session continues in memory; after its next turn, writing is tried again.
             logger.error(
                 "turns of session %s would be lost if the server were killed: %s", session.id, explain_os_error(error)
             )
@@ -186,6 +186,6 @@ class SessionRecord:
 
     def _close_file(self) -> None:
         self._writer.close()
-        # A start without episodes leaves no file.
+        # If this server recorded no episode, remove its empty file.
         if not self._writer.path.stat().st_size:
             self._writer.path.unlink()

@@ -1,7 +1,7 @@
 """Journal of unfinished sessions, from which the next server recovers the turns of a killed server.
 
-Each session has a file in the run's folder ``unfinished``; a turn is appended when it ends, and the file is removed
-once the session is recorded. A file without a running server was left by a killed server.
+Each session has a file in the run's folder ``unfinished``. A turn is appended to the file when the turn ends, and the
+file is removed once the session is recorded. If a file's server is not running, the server was killed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _JournalFile:
 
 
 class SessionJournal:
-    """The files of one server's unfinished sessions.
+    """Write and recover the files of unfinished sessions.
 
     Args:
-        start: Name of this start of the server, as in its episode file.
+        start: Name of this start of the server; this start's episode file has the same name.
         decode: Returns the whole text of a turn.
     """
 
@@ -67,7 +67,7 @@ class SessionJournal:
 
     def drop(self, session: Session) -> None:
         if (journal_file := self._files.pop(session.id, None)) is not None:
-            # The session is recorded, so a leftover file does no harm.
+            # The session is already recorded, so it does no harm if its file stays.
             with suppress(OSError):
                 journal_file.path.unlink()
 
@@ -81,7 +81,7 @@ class SessionJournal:
         """Write the sessions that killed servers left, and return their number.
 
         Args:
-            episodes: Folder with one episode file per start.
+            episodes: Folder with one episode file per start of a server.
             write: Called with a session and the decoder of its turns; the session's file is removed afterwards.
 
         Raises:
@@ -94,7 +94,7 @@ class SessionJournal:
                     try:
                         locks.callback(OneWriter(self._folder / start).close)
                     except UsageError:
-                        # The server of that start is still running.
+                        # The file is locked, so the server that wrote it is still running.
                         continue
                 recorded = _last_recorded(episodes / f"{start}.jsonl")
                 # Recover in the order in which the sessions were last used.

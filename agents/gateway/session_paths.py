@@ -95,7 +95,7 @@ class SessionPaths:
             ApiError: 507 if the session cannot be recorded.
         """
         if self._record is None:
-            # Without a record, dialogues are only counted.
+            # Without a record, only count the dialogues for the metrics.
             self._count(why, count := len(dialogues(session)))
             return count
         episodes = self._episodes(session, RewardRequest())
@@ -109,7 +109,7 @@ class SessionPaths:
     def close_all(self) -> None:
         # Sessions that cannot be recorded stay in the journal, and the next server records them.
         for session in self._sessions.take_all():
-            # The failure has been logged already.
+            # ``_write`` has already logged the failure.
             with suppress(ApiError):
                 self.close(session, "closing")
         if self._record is not None:

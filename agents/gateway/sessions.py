@@ -1,8 +1,8 @@
 """Sessions: the dialogues of one program as a tree of turns whose tokens are never rendered again.
 
-A request that continues a sampled turn gets that turn's tokens followed by the new messages only. If the client
-changed earlier messages or repeats a request, the tree branches there. If a request could continue several turns, the
-oldest turn without a continuation is chosen. Not thread-safe.
+If a request continues a sampled turn, its prompt is that turn's tokens followed by the new messages only. If the client
+changed earlier messages or repeats a request, the tree branches after the last unchanged turn. If a request could
+continue several turns, the oldest turn that no request continues is chosen. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turntree.agents.gateway.turns import SampledTurn
 from turntree.envs.failure import describe
 from turntree.envs.message import ToolCall
 
-_MAX_ENDED = 4096  #: ended sessions whose names stay refused
+_MAX_ENDED = 4096  #: ended sessions to remember; requests that name one of them are refused
 CONTEXT_FULL = "context_length_exceeded"  #: error code if a prompt leaves no token for an answer
 MOST_TURNS = 4096  #: turns in one session
 
@@ -46,21 +46,21 @@ class Node:
     origin: Origin
     key: bytes  #: key of the dialogue that ends with this turn
     children: int = 0  #: turns that continue this turn
-    claims: int = 0  #: running requests that continue this turn
+    claims: int = 0  #: requests in progress that continue this turn
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
     id: str
-    task_id: str  #: task that drafts are keyed by
+    task_id: str  #: key of the draft store: turns of the same task serve as drafts
     nodes: list[Node] = field(default_factory=list)  #: turns in the order in which they ended
-    running: int = 0  #: requests being answered
+    running: int = 0  #: requests in progress
     used: float = 0.0  #: time of the last request
     failure: str = ""  #: one line on why the last request failed; empty if it was answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position:  # where in a session's tree a request's turn will be added
     session: Session
     parent: Node | None  #: turn that the request continues
     given: Sequence[Mapping[str, Any]]  #: messages after that turn; all messages without a parent
@@ -83,16 +83,16 @@ class Sessions:
     """All live sessions.
 
     Args:
-        most: Sessions at once; a further session ends the session that was idle longest.
+        most: Maximum number of live sessions; a further session ends the session that was idle longest.
         seconds: Time after which an idle session ends.
-        ended: Called with a session that idled too long or gives up its place, and the reason; on ``ApiError`` the
-            session stays live.
+        ended: Called with a session that was idle too long, or that ends to make room for another one, and the reason.
+            If the call raises ``ApiError``, the session stays live.
     """
 
     def __init__(
         self, *, most: int, seconds: float, ended: Callable[[Session, str], object], clock: Callable[[], float]
     ) -> None:
-        self.live: OrderedDict[str, Session] = OrderedDict()  #: by name, longest idle first
+        self.live: OrderedDict[str, Session] = OrderedDict()  #: sessions by name; the longest idle session is first
         self.full = False  #: whether a request was refused because its dialogue had no token left
         self._max_sessions, self._seconds, self._report, self._clock = most, seconds, ended, clock
         self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)
@@ -129,7 +129,7 @@ class Sessions:
 
     @contextmanager
     def using(self, position: Position) -> Iterator[None]:
-        """Mark a position as in use while its request is answered; drop a session that is left without turns."""
+        """Mark a position as in use while its request is answered; afterwards drop the session if it has no turns."""
         session = self.live.setdefault(position.session.id, position.session)
         self._touch(session)
         session.running += 1

@@ -1,6 +1,6 @@
-"""Text of a turn while its tokens arrive: complete characters, stop strings found, tool calls held back.
+"""Decodes a turn while its tokens arrive: keeps complete characters, finds stop strings, holds back tool calls.
 
-Invariant: the shown text is a prefix of the turn's text, however many tokens arrive at once.
+Invariant: the text shown so far is always a prefix of the turn's final text, however many tokens arrive at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class TurnText:
         self.tokens: list[int] = []  #: up to the token that completed a stop string
         self.text = ""  #: the part that later tokens cannot change, without the stop string
         self.stop: str | None = None  #: the stop string that was found
-        # `_done` is the text of the tokens before `_read`. Tokens from `_from` on are decoded again with new tokens.
+        # `_done`: text of the tokens before `_read`. Tokens from `_from` on (the window) are decoded again with each
+        # new token; the first `_skip` characters of the window's text are in `_done` already.
         self._done = ""
         self._from = self._read = self._skip = 0
 
@@ -60,7 +61,7 @@ class TurnText:
             self.tokens += tokens
         if not self.stopped:
             whole = self._decode(self.tokens)
-            # This decoder depends on more tokens than the window, so keep the text that was already sent.
+            # Decoding the whole turn changed text that was already sent, so continue from the sent text.
             if not whole.startswith(self.text):
                 whole = self._done + self._decode(self.tokens[self._from :])[self._skip :]
             if not self._find_stop(whole):
@@ -73,11 +74,11 @@ class TurnText:
         whole = decoded.rstrip(_REPLACEMENT)
         if self._find_stop(self._done + whole[self._skip :]):
             return
-        # Text that changes when an invalid byte follows is not final yet.
+        # If another byte can still change the text (see ``byte_token``), keep only the part that it does not change.
         if self._byte is not None:
             whole = _common_prefix(whole, self._decode([*window, self._byte]))
         self.text = self._done + whole[self._skip :]
-        # Move the window on, but only at a character boundary.
+        # Move the window forward, but only at a character boundary.
         if whole == decoded and len(decoded) > self._skip and len(self.tokens) - self._read >= _WINDOW:
             self._done = self.text
             self._from, self._read = self._read, len(self.tokens)
@@ -97,7 +98,7 @@ def _common_prefix(text: str, other: str) -> str:
 
 
 def settled(text: str, marks: Sequence[str]) -> str:
-    """Return the prefix of ``text`` before any mark and before a possible start of one.
+    """Return the prefix of ``text`` before any mark, and before an end that may be the start of a mark.
 
     >>> settled("so it is 4 <to", ["<tool_call>", "END"])
     'so it is 4 '

@@ -20,9 +20,9 @@ class SampledTurn:
 
 
 class SentPrompts:
-    """Tokens that the clients of one key have sent or received, as hashes of 16-token blocks.
+    """Tokens that the clients of one API key have sent or received, as hashes of 16-token blocks.
 
-    ``cached_tokens`` in a response counts only these tokens, so that it reveals nothing about other keys' prompts.
+    ``cached_tokens`` in a response counts only these tokens. Otherwise it would reveal prompts of other API keys.
     """
 
     _BLOCK = 16
@@ -34,7 +34,7 @@ class SentPrompts:
     def cached(self, turn: SampledTurn) -> SampledTurn:
         """Limit a turn's cached tokens to the known tokens, and remember the turn."""
         tokens = (*turn.prompt_ids, *turn.completion.token_ids)
-        before, known, matches = b"", 0, True
+        before, known, matches = b"", 0, True  # before: hash of the tokens so far; known: number of known tokens
         for end in range(self._BLOCK, len(tokens) + 1, self._BLOCK):
             block = array("q", tokens[end - self._BLOCK : end]).tobytes()
             before = blake2b(before + block, digest_size=16).digest()
@@ -49,7 +49,7 @@ class SentPrompts:
         return replace(turn, completion=replace(turn.completion, cached_tokens=count))
 
 
-class _Watch:
+class _Watch:  # called by the engine with new tokens, in any thread; returns True to end the turn
     def __init__(self, text: TurnText, shown: Callable[[], None] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._text, self._shown = text, shown

@@ -45,15 +45,15 @@ class HarnessEnv(Env):
         """Choose the program and its tasks.
 
         Args:
-            env: Id of the environment that provides the tasks, see ``turntree.envs.make``. This environment also grades
-                the final answer. Its tools are not offered to the program.
+            env: Id of the environment that provides the tasks and grades the final answer, see ``turntree.envs.make``.
+                The program does not get the tools of ``env``.
             program: ``MODULE:NAME`` of a callable, see ``CallableProgram``.
             command: A command line, see ``CommandProgram``.
             image: Container image in which ``command`` runs.
             seconds: Time after which a program is stopped and the episode fails.
             model: Model name that the program uses for the policy.
             rewards: Rewards that grade the final answer, see ``Scorer``; with ``None``, ``env`` grades the answer.
-            answer_format: For ``rewards``: the answer format of tasks whose data set has none.
+            answer_format: For ``rewards``: the answer format of tasks whose data set does not define one.
             **kwargs: Arguments of ``Env``.
 
         Raises:

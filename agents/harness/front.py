@@ -1,6 +1,6 @@
 """One HTTP server for all episodes of an event loop; a request's API key selects the episode's gateway.
 
-The server listens on 127.0.0.1 while there are episodes, and handles no signals.
+The server listens on 127.0.0.1 while any episode runs. It installs no signal handlers.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.server import listen, run
 from turntree.agents.gateway.http.settings import GatewaySettings
 
-#: settings of the server; each episode's limits are in the settings of its gateway
+#: settings of the HTTP server; the context length and other limits come from each episode's own gateway
 _SERVER_SETTINGS = GatewaySettings(model="policy", max_context=1, port=0, grace_seconds=1.0)
 
 
 class Front:
-    """The server of one event loop; create it while that loop runs."""
+    """The HTTP server shared by all episodes of one event loop; create it while that loop runs."""
 
     def __init__(self) -> None:
-        self._apps: dict[str, ASGIApp] = {}
+        self._apps: dict[str, ASGIApp] = {}  # API key -> handlers of that episode's gateway
         self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._serving: asyncio.Task[None] | None = None
 
@@ -44,11 +44,11 @@ class Front:
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())
             self._serving.add_done_callback(self._pass_error)
-        # Cancelling one episode must not cancel the shared future.
+        # All episodes await the same future, so cancelling one episode must not cancel the future.
         return await asyncio.shield(self._url)
 
     def leave(self, key: str) -> bool:
-        """Remove a gateway; return whether no gateway is left. The server then stops."""
+        """Remove a gateway and return whether it was the last one; after the last one, the server stops."""
         del self._apps[key]
         return not self._apps
 

@@ -1,7 +1,7 @@
 """Play one program as an episode.
 
 Invariant: if the engine or the machine that runs the program fails, the episode fails and gets no reward, even if the
-program continued. An error of the program itself, or reaching a limit of the task, gives reward 0.
+program continued after the failure. If the program itself raises, or reaches a limit of the task, the reward is 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ProgramPlay(EpisodeDriver):
     seconds: float  #: time after which the program is stopped and the episode fails
     model: str  #: model name that the program uses for the policy
     tool_format: str | None
-    side_episodes: tuple[Episode, ...] = ()
+    side_episodes: tuple[Episode, ...] = ()  #: the program's other dialogues, such as those of its sub-agents
 
     async def episode(self, index: int | None) -> Episode:
         """Play task ``index``; with ``None``, play ``self.task``, or a task that the environment draws."""

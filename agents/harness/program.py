@@ -1,8 +1,9 @@
 """Programs that can be played as episodes: a Python callable, or a command line, optionally in a container.
 
 A supervisor runs a command and ends all of its processes. Without a container, the command has the rights of the user
-who started the training. A callable runs in a thread. At the deadline, an exception is raised in the callable, and its
-requests are refused. Not covered: a callable that blocks outside Python or catches every exception keeps its thread.
+who started the training. A callable runs in a thread. At the deadline, an exception is raised in that thread, and the
+callable's requests are refused. Not covered: a callable that blocks in C code, or that catches every exception, keeps
+running in its thread.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from turntree.envs.failure import describe
 
 #: runs a blocking call in a thread and returns its result
 InThread = Callable[[Callable[[], str]], Coroutine[Any, Any, str]]
-_MAX_OUTPUT = 1 << 20  #: bytes of a command's output to keep, from the end
-_MAX_ARGUMENT = 100 << 10  #: bytes; longest prompt in an argument or a variable
+_MAX_OUTPUT = 1 << 20  #: number of bytes to keep of a command's output, counted from its end
+_MAX_ARGUMENT = 100 << 10  #: bytes; longest prompt that is passed as an argument or an environment variable
 _KILL_SECONDS = 10.0  #: time limit of ``docker kill``
 _END_SECONDS = 5.0  #: time limit for a supervisor to end its processes, and to interrupt a callable
 _REST_SECONDS = 1.0  #: time limit to read the remaining output after a process has ended
@@ -56,7 +57,7 @@ class Assignment:
     task_id: str
     seed: int  #: for the program's own randomness; differs between samples of a task
     base_url: str  #: URL of the OpenAI API; Anthropic's clients need this URL without ``/v1``
-    api_key: str  #: identifies the episode
+    api_key: str  #: unique to the episode; the server finds the episode by this key
     model: str
 
     @property
@@ -127,11 +128,11 @@ class CallableProgram:
         try:
             return await in_thread(call)
         except asyncio.CancelledError:
-            # Use a thread, because the exception may have to be raised many times.
+            # Call ``end`` in a thread of its own, because it may have to raise the exception many times.
             threading.Thread(target=running.end, name="turntree-end", daemon=True).start()
             raise
         except Exception as error:
-            # Any exception of a user's program means that it has no answer.
+            # The program is the user's code and may raise anything; in every case it gave no answer.
             raise NoAnswer(f"the program raised {describe(error)}") from error
 
 
@@ -170,8 +171,8 @@ class CommandProgram:
 
     Args:
         command: Command and arguments, in which ``{prompt}``, ``{task_id}`` and ``{seed}`` are replaced. A prompt that
-            does not fit into an argument (it contains NUL, or is over 100 KiB) becomes ``-``, and the variable
-            ``TASK_PROMPT`` is not set.
+            does not fit into an argument (it contains NUL, or is over 100 KiB) becomes ``-``. The environment variable
+            ``TASK_PROMPT`` is then not set.
         image: Container image in which to run the command; ``None`` runs the command as a process.
 
     Raises:
@@ -226,7 +227,7 @@ class CommandProgram:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-                # A stopped process does not receive SIGTERM.
+                # A process stopped by SIGSTOP acts on SIGTERM only after SIGCONT.
                 process.send_signal(signal.SIGCONT)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
@@ -256,7 +257,7 @@ async def _await(answer: Any) -> Any:
 
 
 def _fits(prompt: str) -> bool:
-    # Linux limits an argument and a variable to 128 KiB and ends both at a NUL.
+    # Linux limits an argument or an environment variable to 128 KiB, and cuts it off at a NUL.
     return "\0" not in prompt and len(prompt.encode()) <= _MAX_ARGUMENT
 
 

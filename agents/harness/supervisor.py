@@ -1,9 +1,10 @@
 """The parent process of a program; it ends all of the program's processes when the program or its episode ends.
 
 The supervisor is a fresh interpreter that imports little more than the standard library. If the kernel allows, the
-program gets its own PID namespace and ``/proc``. Then no process escapes, and the environment variables of other
-programs, which contain API keys, stay invisible. Otherwise the supervisor adopts orphans and kills them, but a program
-could kill the supervisor first. Not covered: processes that ``cron``, ``systemd`` or Docker start for the program.
+program gets its own PID namespace and ``/proc``. All of its processes then end with the namespace. The program also
+cannot read other programs' environment variables, which contain API keys. Without a namespace, the supervisor adopts
+and kills orphaned processes, but a program could kill the supervisor first.
+Not covered: processes that ``cron``, ``systemd`` or Docker start for the program.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _run(command: list[str], report: int) -> None:
     if not program:
         # A new process group: signals to this group reach only the program.
         os.setsid()
-        # Python ignores these signals, and the program would inherit that.
+        # Python ignores these signals, and a child process inherits ignored signals.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         try:
@@ -106,7 +107,7 @@ def _run_apart(command: list[str], report: int) -> bool:
 
 
 def _enter_namespaces() -> None:
-    # Children get new process ids and mounts.
+    # Processes started from here on get their own process ids and their own mounts.
     user, group, flags = os.getuid(), os.getgid(), kernel.CLONE_NEWNS | kernel.CLONE_NEWPID
     # In a user namespace, root would lose access to other users' files.
     if user == 0:
@@ -119,7 +120,7 @@ def _enter_namespaces() -> None:
 
 def _mount_own_proc() -> None:
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-    # If /proc is a locked mount, mount the new one over it.
+    # If the old /proc cannot be unmounted (a locked mount), mount the new /proc over it.
     with contextlib.suppress(OSError):
         kernel.detach("/proc")
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)

@@ -1,7 +1,7 @@
 """The engine of one program's gateway: applies the trainer's sampling parameters and seeds, and records failed turns.
 
-Invariant: turns are sampled at the trainer's temperature, even if the program requests another one. A failed turn that
-was not sampled again is recorded, so that the episode fails instead of getting a reward.
+Invariant: turns are sampled at the trainer's temperature, even if the program requests another temperature. If a turn
+failed and the program did not request it again, the failure is kept, so that the episode fails and gets no reward.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class EpisodeTurns:
             if completion.finish_reason is FinishReason.ABORT or not completion.token_ids:
                 raise EngineAborted("the engine aborted a turn")
         except asyncio.CancelledError:
-            # ``close`` cancelled the task, not the client.
+            # The task was cancelled by ``close``, not by the client.
             if self._closed and task.cancelled():
                 raise _ended_error() from None
             raise
         except ValueError:
-            # The program's request is invalid, which is not the engine's failure.
+            # The engine refused the program's request as invalid. This is no failure of the engine.
             raise
         except Exception as error:
             self._failed[key] = error
             raise
         finally:
             self._running.discard(task)
-        # If the turn failed before, the program has now repeated it successfully.
+        # If this turn had failed before, the program has now repeated it successfully, so the failure no longer counts.
         self._failed.pop(key, None)
         return completion
 

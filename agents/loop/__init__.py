@@ -1,4 +1,4 @@
-"""The loop that plays one episode, with the driver of the environment and the renderer of tokens.
+"""The loop that plays one episode, the code that calls the environment, and the renderer of messages to tokens.
 
 Not here: the environment (``turntree.envs``) and the sampling of tokens (``engines``).
 """

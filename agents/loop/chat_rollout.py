@@ -1,10 +1,10 @@
 """The episode loop for a policy behind a chat server: messages in, messages out.
 
 This loop is ``rollout`` with a chat server instead of a renderer and an engine. If the server has parsed tool calls,
-the loop writes them back in the environment's format, and the environment parses them again.
+the loop writes the calls as text in the environment's format, and the environment parses this text.
 
-Invariant: no token id is invented. A turn and its prompt have no token ids (``Turn.text_only``), so the turn cannot
-be trained on and its tokens are not counted.
+Invariant: no token id is invented. The server returns only text, so a turn and its prompt have no token ids
+(``Turn.text_only``). Such a turn cannot be trained on, and its tokens are not counted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def chat_rollout(
         sampling: Sampling parameters, with seeds as in ``rollout``; a server may ignore the seeds.
 
     Raises:
-        UsageError: If the environment plays its episodes itself, which needs an engine of tokens.
+        UsageError: If the environment plays its episodes itself, which needs an engine that returns tokens.
     """
     if isinstance(env.unwrapped, PlaysItself):
         raise UsageError(
@@ -146,7 +146,7 @@ def next_messages(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[
     answers = [message for message in outcome.messages if message["role"] == "tool"]
     rest = [message for message in outcome.messages if message["role"] != "tool"]
     ids = [call.id or f"call{number:05d}" for number, call in enumerate(chat_turn.calls)]
-    # If the text contains further calls, calls and answers do not match, so all messages are sent back as text.
+    # If the environment found other calls in the text than the server, send all messages back as text.
     if not ids or not len(ids) == len(outcome.calls) == len(answers):
         return [{"role": "assistant", "content": text}, *tools_as_user([dict(message) for message in outcome.messages])]
     calls = [

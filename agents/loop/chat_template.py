@@ -1,9 +1,9 @@
 """Probes of a chat template: the only module that handles differences between models.
 
-The probes find missing roles, the form of call ids, and the tokens that end a turn. They also find the markers between
-messages, and whether the generation prompt opens a thought. The renderer, the gateway and all engines rely on these
-probes; ``turntree doctor --model`` shows the results. If a template refuses messages although its probes passed, the
-messages are converted to user messages if possible.
+A probe renders a small dummy dialogue and inspects the text. The probes find missing roles, the form of call ids, the
+tokens that end a turn, the markers between messages, and whether the generation prompt opens a thought (the model's
+reasoning). The renderer, the gateway and all engines rely on the results; ``turntree doctor --model`` shows them. If a
+template refuses messages although its probes passed, the messages are converted to user messages if possible.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ChatTemplate:
     @functools.cached_property
     def _tool_support(self) -> tuple[ToolRole, bool, bool]:
         # Return the tool role, whether tool messages need ids and names, and whether ids must have nine letters. The
-        # first, least demanding form in which the template shows the answers wins.
+        # forms are tried from the least demanding one on; the first in which the template shows the answers is taken.
         bare = [{"role": "tool", "content": _DUMMY_RESULT}]
         renderers: tuple[tuple[ToolRole, Callable[..., str]], ...] = (
             (ToolRole.PLAIN, self._after_dummy),
@@ -148,7 +148,7 @@ class ChatTemplate:
     @functools.cached_property
     def tool_format(self) -> str | None:
         """The format of ``turntree.envs.parsers`` in which the template writes calls; ``None`` if unknown."""
-        # Kimi K2 derives the tool's name from the id, so both forms of ids are tried.
+        # Kimi K2's template writes the call's id instead of the tool's name, so also try an id with the name in it.
         call = ToolCall(name=_PROBE["name"], arguments={"text": "turntree-value", "count": 7})
         ids = ("call00000", f"functions.{call.name}:0")
         turns = [turn for call_id in ids if (turn := self._render_call(call, call_id))]
@@ -189,7 +189,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def own_ends(self) -> tuple[int, ...]:
-        """Special tokens that the template writes after the last answer, an earlier answer, and a tool call."""
+        """Special tokens that the template writes after a last answer, an earlier answer and a tool call."""
         ends = [self._to_special(self._last)[-1:]]
         if ends[0]:
             ends.append(self.ending_tokens[-1:])
@@ -200,7 +200,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def ending_tokens(self) -> tuple[int, ...]:
-        """Tokens after the text of an answer that is not the last, up to the special token that ends the turn."""
+        """Tokens from the end of an earlier answer's text up to the special token that ends the turn."""
         return self._to_special(self._closing) if self._to_special(self._last) else ()
 
     @functools.cached_property
@@ -224,7 +224,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def marks(self) -> Marks:
-        """Special tokens, and other added tokens that the template writes between messages."""
+        """Tokens to escape in untrusted text: special tokens, and added tokens that the template writes."""
         answer = {"role": "assistant", "content": DUMMY_ANSWER}
         system = [{"role": "system", "content": _DUMMY_SYSTEM}] if self.system else []
         shown = self._render_or_empty([*system, QUESTION, answer, QUESTION])
@@ -250,7 +250,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def opens(self) -> str:
-        """``thought`` if the generation prompt opens one, ``no thought`` if it holds an empty one, else empty."""
+        """``thought`` if the generation prompt opens a thought, ``no thought`` if it holds an empty one, else empty."""
         prompt = self._generation_prompt
         if self.thought is None or self.thought.begin not in prompt:
             return ""
@@ -258,7 +258,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def opened(self) -> str:
-        """The generation prompt from the marker of the thought that it opens; empty if it opens none."""
+        """The end of the generation prompt, from the marker that opens a thought; empty if no thought is opened."""
         prompt = self._generation_prompt
         return prompt[prompt.rfind(self.thought.begin) :] if self.thought and self.opens == "thought" else ""
 
@@ -278,7 +278,7 @@ class ChatTemplate:
 
         variables: set[str] = set()
         for source in self._sources:
-            # Jinja does not support Hugging Face's tag ``generation``.
+            # Remove Hugging Face's own tag ``generation``, which plain Jinja cannot parse.
             plain = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", source)
             parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
             variables |= meta.find_undeclared_variables(parsed)
@@ -429,7 +429,7 @@ class ChatTemplate:
         return text
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Tokenise a rendered text; special tokens written in untrusted text become ordinary tokens."""
+        """Tokenise a rendered text; special tokens spelled out in untrusted text become ordinary tokens."""
         if half := HALF.search(text):
             raise RenderError(
                 f"the messages contain half of a surrogate pair, {half[0]!r}, which no tokenizer accepts; remove it"

@@ -1,8 +1,8 @@
 """A simulated user played by a language model, for customer-service environments.
 
-Invariant: messages depend only on the seed, the task and the dialogue, if the engine honours seeds. They are ordinary
-user messages, so no policy is trained on them. If the engine fails or the user is silent, the episode fails instead of
-being scored 0.
+Invariant: messages depend only on the seed, the task and the dialogue, if the engine honours seeds. The messages are
+ordinary user messages, so no policy is trained on their tokens. If the engine fails or returns no text, the episode
+fails instead of being scored 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks an environment's arguments given as plain values, and builds ``limits`` and ``simulated_user`` from mappings.
 
-A check creates no environment, because that may read a data set.
+A check does not create the environment, because creating one may read a data set.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _simulated_user(settings: Mapping[str, Any]) -> ParticipantSettings | None:
 
 
 def _parameters(env_id: str) -> tuple[dict[str, str], bool]:
-    # Return the type hint of each argument, and whether any name is accepted. Arguments may go on to base classes.
+    # Return the type hint of each argument, and whether any name is accepted. ``**kwargs`` is followed to base classes.
     creator: Any = find_creator(env_id)
     if isinstance(creator, str):
         creator = gymnasium.spec(creator).entry_point

@@ -1,6 +1,6 @@
-"""The environment's side of an episode: actions in, observations out, and the reason why the episode ended.
+"""Calls an episode's environment: passes actions, records observations and the reason why the episode ended.
 
-Both loops, ``rollout`` on tokens and ``chat_rollout`` on messages, drive the environment through this module. Only this
+Both loops, ``rollout`` on tokens and ``chat_rollout`` on messages, call the environment through this module. Only this
 module turns an infrastructure failure into ``Episode.failure``; a failure never becomes a reward. Ctrl-C and the
 cancellation of the episode's own task are raised unchanged.
 """
@@ -37,7 +37,7 @@ class StepOutcome(NamedTuple):
     stop_reason: StopReason | None  #: why the turn ended the episode; ``None`` if it did not
     messages: Sequence[Mapping[str, Any]]  #: the observation, as OpenAI messages
     calls: Sequence[Mapping[str, Any]]  #: tool calls that the environment parsed from the turn, as OpenAI dictionaries
-    #: if the environment shortened the dialogue: the messages that replace it
+    #: if the environment shortened the dialogue: the messages that replace the dialogue so far; otherwise empty
     history: Sequence[Mapping[str, Any]] = ()
 
 
@@ -53,7 +53,7 @@ class EpisodeDriver:
     turns: list[Turn] = field(default_factory=list)
     rewards: dict[str, float] = field(default_factory=dict)
     failure: str = ""
-    #: the component at work: if an exception is raised, this component failed
+    #: the component that is being called; if an exception is raised, the failure is put down to this component
     failure_kind: FailureKind = FailureKind.ENVIRONMENT
     raised_in: str = ""  #: the method of the environment that raised, if the error does not name it
 
@@ -65,7 +65,7 @@ class EpisodeDriver:
         """Return the episode that ``run`` plays; an exception becomes the episode's failure."""
         try:
             stop_reason = await run
-        except (asyncio.CancelledError, GeneratorExit):  # of this task; ``contain`` catches the environment's
+        except (asyncio.CancelledError, GeneratorExit):  # of this task; ``contain`` catches those of the environment
             raise
         except BaseException as raised:
             error = contained(raised)
@@ -95,7 +95,7 @@ class EpisodeDriver:
         reset = functools.partial(self.env.reset, seed=self.seed, options=options)
         self.raised_in = "reset()"
         _, info = await self._in_time(reset, lambda: "reset()")
-        self.raised_in = ""  # not reached by an exception
+        self.raised_in = ""  # after an exception, this line is skipped and the name is kept
         self.task_id = info["task_id"]
         if self.task is None:
             self.task = self.env.unwrapped.current_task
@@ -110,7 +110,7 @@ class EpisodeDriver:
         _, reward, terminated, truncated, info = await (answer or self.ask_env(self.env, turn.text))
         calls = info["tool_calls"]
         observation = tuple(map(Message.from_openai, info["messages"]))
-        # Only turntree's own environments have this key.
+        # Only turntree's own environments set the key ``parse_error``.
         error = str(info.get("parse_error") or "")
         self.turns[-1] = replace(turn, observation=observation, reward=float(reward), parse_error=error)
         if calls:
@@ -136,7 +136,7 @@ class EpisodeDriver:
         """Count an exception raised in this context as a failure of the engine."""
         self.failure_kind = FailureKind.ENGINE
         yield
-        self.failure_kind = FailureKind.ENVIRONMENT  # not reached by an exception
+        self.failure_kind = FailureKind.ENVIRONMENT  # after an exception, this line is skipped and the kind is kept
 
     async def _in_time(self, call: Callable[[], _T], doing: Callable[[], str]) -> _T:
         if self._on_loop:
@@ -156,7 +156,7 @@ class EpisodeDriver:
             if not bound.expired():
                 raise
         if isinstance(pool := self.executor or _threads(os.getpid()), WorkerPool):
-            pool.give_up(work)  # a hung thread must not occupy a slot of the pool forever
+            pool.give_up(work)  # a hung call must not occupy one of the pool's slots forever
         raise TimeoutError(f"it did not end within step_seconds, {seconds:g} s")
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:

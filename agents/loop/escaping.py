@@ -1,8 +1,9 @@
 """Escapes untrusted text in a prompt, so that the text cannot end a message or begin a new one.
 
-The text itself is unchanged, but special tokens written in the text become ordinary tokens. An invisible separator is
-put into each of them and passes through the chat template. The parts between separators are then tokenised separately.
-Half of a surrogate pair, which no tokenizer accepts, becomes a question mark.
+The text itself is unchanged, but a special token spelled out in the text becomes ordinary tokens. For this, a separator
+character is put into each spelled-out special token before the chat template is applied. The rendered text is split at
+the separators, and each part is tokenised separately. Half of a surrogate pair, which no tokenizer accepts, becomes a
+question mark.
 """
 
 from __future__ import annotations

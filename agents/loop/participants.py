@@ -21,7 +21,7 @@ class ParticipantSilent(AgentError):
     """The participant's engine aborted a message."""
 
 
-class Said(NamedTuple):
+class Said(NamedTuple):  # one message of a participant
     text: str
     whole: bool = True  #: whether the message ended by itself instead of at a token limit
 
@@ -37,7 +37,7 @@ class EngineParticipant:
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
         stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
-        # No state and no reuse: the draft store is only for the policy's turns.
+        # Pass no dialogue state and no reuse, because the draft store (earlier turns) is only for the policy's turns.
         completion = await self.engine.generate(TurnRequest(self.renderer.initial(messages), stops, reuse=False))
         if completion.finish_reason is FinishReason.ABORT:
             raise ParticipantSilent("the participant's engine aborted its message")

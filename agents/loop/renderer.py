@@ -16,7 +16,7 @@ from turntree.agents.errors import RenderError
 from turntree.agents.loop.chat_template import ChatTemplate, ChatTokenizer
 
 _CACHED = 4096
-#: key of a message whose special tokens stay tokens, because the message is written as the policy writes its turns
+#: key of a message that is written as the policy writes its turns, so special tokens in it are not escaped
 AS_TOKENS = "as_tokens"
 
 

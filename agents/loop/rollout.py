@@ -76,10 +76,11 @@ async def rollout(
         executor: Runs ``env.reset`` and ``env.step``. ``None`` runs them in the event loop if the environment is
             ``step_inline``, otherwise in threads of the process.
         stored: Earlier episodes of environments created with the same arguments. While this episode repeats a stored
-            one, later tool calls run speculatively in forks of a ``forkable`` environment (``SpeculativeAnswers``). The
-            finished episode is added to ``stored``. The environment's answers do not depend on ``stored``.
-        tool_calls_ahead: Limits speculative tool calls to probable ones and counts them. Without forks, only pure tools
-            are called (``loop.tool_calls_ahead``). The environment's answers do not depend on this argument.
+            episode, the stored episode's later tool calls run speculatively in copies of a ``forkable`` environment
+            (``SpeculativeAnswers``). The finished episode is added to ``stored``. The answers that the policy sees do
+            not depend on ``stored``.
+        tool_calls_ahead: Limits speculative tool calls to probable calls, and counts the calls. If the environment is
+            not forkable, only pure tools are called (``loop.tool_calls_ahead``). The answers do not depend on this.
 
     Returns:
         The episode. If the environment or the engine raised, ``stop_reason`` is ``FAILURE``, ``failure`` is the error,
@@ -140,7 +141,7 @@ class _Play(EpisodeDriver):
             stop_reason = await self.turns_from(prompt, answers, info["tools"])
         finally:
             await answers.give_up()
-        if stop_reason is not StopReason.FAILURE:  # a failed environment's answers predict nothing
+        if stop_reason is not StopReason.FAILURE:  # answers of an environment that failed would predict failures
             answers.store()
         return stop_reason
 

@@ -1,9 +1,10 @@
 """Computes an environment's answers to later turns of an episode before these turns are sampled.
 
-If an episode's turns and states so far equal those of a stored episode, the episode will probably continue in the same
-way. Forks of the environment start from snapshots of the stored episode. They run its later steps in parallel with the
-current step (``SpeculativeCalls``). A fork's answer is used only for exactly the same turn in exactly the same state.
-Pure tools are called without a fork, if the episode has made the same calls as a stored episode so far.
+If an episode's turns and states so far equal the turns and states of a stored episode, the episode will probably
+continue like the stored one. Forks are copies of the environment that start from snapshots of the stored episode. The
+forks run the stored episode's later steps in parallel with the current step (``SpeculativeCalls``). A fork's answer is
+used only for exactly the same turn in exactly the same state. A pure tool (its result depends only on its arguments) is
+called without a fork, if the episode has made the same calls as a stored episode so far.
 
 An environment that is not ``forkable`` runs all its steps itself, one turn after another, because a call may have
 effects that cannot be undone.
@@ -31,7 +32,7 @@ class SpeculativeAnswers:
         self._key = key
         self._env = env
         self._ask = ask
-        # Stored episodes whose steps so far equal the steps of this episode.
+        # Stored episodes whose steps so far equal the steps of this episode; their later steps are the predictions.
         self._forecasts = [] if self._stored is None else self._stored.of(key)
         self._forked_steps: dict[int, StoredStep] = {}  # steps that run in forks, by step number
         self._steps: list[StoredStep] = []
@@ -113,7 +114,7 @@ class SpeculativeAnswers:
     def _likely_steps(self, position: int) -> StoredEpisode:
         if self._calls.bounded:
             return likely_steps(self._forecasts, position, self._calls.min_probability)
-        # Before the first turn, stored episodes that begin differently predict nothing.
+        # Before the first turn: if the stored episodes begin with different turns, none of them is a prediction.
         if not position and len({steps[0].text for steps in self._forecasts}) > 1:
             return ()
         return self._forecasts[0][position:] if self._forecasts else ()

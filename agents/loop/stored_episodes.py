@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-_SIBLINGS = 16  #: episodes per key
+_SIBLINGS = 16  #: latest episodes to keep per key
 
 
 class StoredStep(NamedTuple):
@@ -70,7 +70,7 @@ def likely_steps(episodes: Sequence[StoredEpisode], position: int, min_probabili
     while True:
         after = steps[-1].answer if steps else None
         longer = [episode for episode in episodes if len(episode) > position]
-        # After the first step, the previous answer must agree too, because the next state depends on that answer.
+        # After the first step, branches also differ by the previous answer, which the next turn depends on.
         branches = Counter((after and episode[position - 1].answer, episode[position].text) for episode in longer)
         branch, count = branches.most_common(1)[0] if branches else (None, 0)
         if not count or count < least:

@@ -1,9 +1,9 @@
 """Limits the length of thoughts with any engine: closes a thought that is too long, then samples the answer.
 
-A turn is requested in two pieces: the tokens up to the limit, then the rest. If the thought is still open at the limit,
-closing tokens are inserted between the pieces and marked as forced, so that they are not trained on. Invariant: each
-piece is sampled from the policy's own distribution. With a seed, the first piece uses the noise of an unlimited turn.
-The second piece uses a seed derived from the turn's seed.
+A thought is the reasoning that a model writes before its answer. A turn is requested in two pieces: the tokens up to
+the limit, then the rest. If the thought is still open at the limit, closing tokens are inserted between the pieces and
+marked as forced, so that the closing tokens are not trained on. Invariant: each piece is sampled from the policy's own
+distribution. With a seed, the first piece has the tokens of a turn without a limit; the second uses a derived seed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Speculative tool calls: calls that run before the turn that makes them has been sampled.
 
 Earlier episodes of the task predict the next turns, several turns ahead (``SpeculativeAnswers``). The predicted calls
-run in forks of a ``forkable`` environment, one turn per fork, or without a fork if the tool is ``pure``.
+run in forks (copies from a snapshot) of a ``forkable`` environment, one turn per fork. A ``pure`` tool, whose result
+depends only on its arguments, needs no fork.
 
-Invariant: a result is used only if the sampled turn (for a pure tool, the call) and the environment's state are equal,
-byte for byte; otherwise the result is discarded. If an environment is not forkable, only its pure tools run
-speculatively.
+Invariant: a fork's result is used only if the sampled turn and the environment's state equal the predicted turn and
+state, byte for byte. A pure tool's result is used only for an equal call. All other results are discarded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = tuple[Any, ...]  #: the result of ``Env.step``
 Ask = Callable[[Any, str], Coroutine[Any, Any, Answer]]  #: steps an environment
 Submit = Callable[[Callable[[], Any]], Future[Any]]  #: runs a function in a thread
 OffLoop = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]  #: runs a function where environments run
-#: calls that may be wasted per episode, so that forecasts that were wrong before are tried again now and then
+#: calls that each episode may waste, so that speculation is tried again now and then after many wrong predictions
 _CREDIT_PER_EPISODE = 1 / 8
 
 
@@ -38,8 +38,8 @@ _CREDIT_PER_EPISODE = 1 / 8
 class Credit:
     """The number of speculative calls that may still be wasted."""
 
-    # A used call returns its own credit and one more. Apart from the initial credit and the credit per episode, at most
-    # as many calls are wasted as are used.
+    # A call costs 1 credit when it starts, and returns 2 if it is used. So calls wasted <= calls used, apart from the
+    # initial credit and the credit per episode.
     calls: float = 16.0
 
 
@@ -68,17 +68,17 @@ class _Fork(NamedTuple):
 
 
 class SpeculativeCalls:
-    """The speculative calls of one episode; without ``calls``, all predicted calls run, but only in forks."""
+    """The speculative calls of one episode; if ``calls`` is ``None``, all predicted calls run, but only in forks."""
 
     def __init__(self, calls: ToolCallsAhead | None, env: Any, submit: Submit, off_loop: OffLoop) -> None:
         self._env, self._submit, self._off_loop = env, submit, off_loop
         self._base = base = env.unwrapped
         self._calls = calls or ToolCallsAhead(credit=Credit(math.inf))
-        self.bounded = calls is not None  # make only calls that are probable enough
+        self.bounded = calls is not None  # whether to run only calls that are probable enough
         self.forks = is_forkable(env)
         # With a limit in seconds, the time saved by speculative calls would allow more turns and change the episode.
         unforked = self.bounded and not self.forks and isinstance(base, Env) and base.limits.max_seconds is None
-        slow = unforked and not base.step_inline
+        slow = unforked and not base.step_inline  # steps run in threads, so a step takes long enough to be worth it
         self.pure = slow and any(tool.pure for tool in base.offered_tools)
         self._turn = 0
         self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)  # by the number of the turn that they run
@@ -122,7 +122,8 @@ class SpeculativeCalls:
                 timeout = max(0.0, fork.started + self._base.step_seconds - requested)
                 await asyncio.wait([fork.step], timeout=timeout if math.isfinite(timeout) else None)
                 done = fork.step.done() and not fork.step.cancelled() and fork.step.exception() is None
-                if done and not fork.step.result()[0][4]["failure"]:  # a failed call may succeed now
+                # A call that failed in the fork may succeed if it runs again, so its answer is not used.
+                if done and not fork.step.result()[0][4]["failure"]:
                     answer, ended = fork.step.result()
                     result = fork.env, answer
                     self._count_used(fork.calls, min(requested, ended) - fork.started)
@@ -157,7 +158,7 @@ class SpeculativeCalls:
                 self._count_used(1, max(0.0, min(call.used_at, call.ended) - call.begun))
             elif not last:
                 waiting.append((call, work))
-            elif call.forget():  # the call has not started: no thread was free
+            elif call.forget():  # the call never started, because no thread was free
                 work.cancel()
                 self._calls.made -= 1
                 self._calls.credit.calls += 1
@@ -177,7 +178,7 @@ class SpeculativeCalls:
             self._calls.wasted += fork.calls
             if fork.work.done():
                 self.release(fork.env)
-            else:  # the fork's thread still uses its environment
+            else:  # the fork's call is still running, so close the fork afterwards
                 fork.work.add_done_callback(partial(_close_after, fork.env))
 
 
@@ -192,7 +193,7 @@ def _close_after(env: Any, work: Future[Any]) -> None:
 def same_state(before: bytes, here: bytes) -> bool:
     """Return whether two snapshots show the same state, byte for byte.
 
-    Whether equal strings are one object or several changes a pickle, but makes no difference here.
+    A pickle also shows whether equal strings are one object or several. This difference is ignored.
     """
     return before == here or _by_value(before) == _by_value(here)
 
@@ -214,6 +215,6 @@ class _TextsByValue(pickle.Pickler):
 
 def is_forkable(env: Any) -> bool:
     """Return whether forks of ``env`` can answer for it."""
-    # A wrapper may have its own state, which a fork would lack. A fast environment is not worth a fork.
+    # A wrapper may have its own state, which a fork would lack. If steps are fast, a fork costs more than it saves.
     unwrapped = env is env.unwrapped and isinstance(env, Env)
     return bool(unwrapped and env.forkable and not env.step_inline and env.limits.max_seconds is None)

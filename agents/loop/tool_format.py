@@ -1,8 +1,8 @@
 """How a prompt shows tools to a policy, and how the policy writes calls; used by rollouts and the gateway.
 
-If the chat template renders ``tools``, it gets the schemas. Otherwise the system message gets the schemas and one
-example call as text. Invariant: the prompt shows the format that is parsed. A template that would show another format
-does not get the tools.
+If the chat template renders ``tools``, the schemas are passed to the template. Otherwise the schemas and one example
+call are added to the system message as text. Invariant: the prompt shows the format that is parsed. If a template would
+show another format, it does not get the tools.
 
 Not here: parsing calls (``turntree.envs.parsers``) and running them.
 """
@@ -73,7 +73,7 @@ class ToolFormat:
         return messages if self.in_template else [self._as_text(message, self.parser(tools)) for message in messages]
 
     def openings(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Return the texts with which a call may begin; a stream must hold back the text after them."""
+        """Return the texts with which a call may begin; a stream must not show text from such a beginning on."""
         parser = self.parser(tools)
         example = {"ARGUMENT": "VALUE"}  # the compact format only has calls with one string argument
         written = (parser.format_call(ToolCall(name=tool["function"]["name"], arguments=example)) for tool in tools)
@@ -84,7 +84,7 @@ class ToolFormat:
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
         if not message.get("tool_calls"):
             return message
-        if self.special_tokens:  # only the format's own special tokens stay tokens, not those in a client's text
+        if self.special_tokens:  # keep the format's own special tokens, but escape special tokens in a client's text
             message = self._escape(message)
         functions = [call["function"] for call in message["tool_calls"]]
         calls = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
@@ -95,7 +95,7 @@ class ToolFormat:
 def opening(
     env: Any, renderer: Renderer, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
 ) -> tuple[int, ...]:
-    """Return the token ids of an episode's first prompt, or of the dialogue that ``compact`` left.
+    """Return the token ids of an episode's first prompt, or of the prompt after ``Env.compact`` shortened the dialogue.
 
     Call ``follow_template`` before the environment's ``reset``.
     """
@@ -107,7 +107,7 @@ def opening(
 
 
 def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return problems of a first prompt: tools that it does not name, and a call format that it does not show.
+    """Return problems of a first prompt: tools that the prompt does not name, or a missing call format.
 
     ``prompt`` is the prompt's text with special tokens.
     """

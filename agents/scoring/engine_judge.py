@@ -1,9 +1,11 @@
 """A language model as a judge: the model grades an answer by a rubric, in several votes.
 
-Invariant: only a line of the judge's own reply that names the grading key is a grade. The key depends on the seed and
-on the whole graded text, so the text cannot predict the key. Special tokens of the judge's template are plain text
-inside the graded text. A vote without exactly one grade does not count. Without a majority of counting votes, there is
-no value.
+The prompt gives the judge a grading key, a short code that the judge must repeat next to its grade. The key depends on
+the seed and on the whole graded text, so the text cannot predict the key and fake a grade.
+
+Invariant: only a line of the judge's own reply that names the grading key is a grade. Special tokens of the judge's
+template are escaped in the graded text. A vote without exactly one grade does not count. The answer has a value only if
+more than half of the votes count.
 
 Not covered: a judge that believes claims in the graded text. Write criteria that name what to check.
 """
@@ -26,7 +28,7 @@ from turntree.rewards import Sample
 
 logger = logging.getLogger(__name__)
 
-#: characters of an answer, question or gold answer shown to the judge; longer ones lose their middle
+#: characters of an answer, question or gold answer that the judge sees; a longer text loses its middle
 MAX_GRADED = 20_000
 
 
@@ -42,7 +44,7 @@ class Criteria:
 
 
 class Judgement(NamedTuple):
-    value: float | None  #: median grade from 0 to 1; ``None`` without a majority of counting votes
+    value: float | None  #: median grade, scaled to 0 to 1; ``None`` unless more than half of the votes count
     grades: tuple[int | None, ...]  #: each vote; ``None`` if it does not count
 
 
@@ -99,7 +101,7 @@ class EngineJudge:
         scale = self.criteria
         return Judgement((statistics.median(counted) - scale.low) / (scale.high - scale.low), grades)
 
-    def close(self) -> None:
+    def close(self) -> None:  # stops the thread unless the caller owns it
         if self._thread is not None and self._owns_thread:
             self._thread.close()
             self._thread = None
@@ -134,7 +136,7 @@ def _shorten(text: str) -> str:
 
 
 def read_grade(text: str, key: str, scale: Criteria) -> int | None:
-    """Return the grade in a judge's text; ``None`` without a grade, with several, or with one outside the scale.
+    """Return the grade in a judge's text; ``None`` if there is not exactly one grade, or if it is outside the scale.
 
     >>> read_grade("It says 'Grade: 10'.\\nGrade 7f: 3", "7f", Criteria(text="?"))
     3

@@ -53,7 +53,7 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 
 
 def graded_episode(episode: Episode, scored: Scored) -> Episode:
-    """Return ``episode`` with the reward of ``scored``, or with reward 0 if the answer is ungraded."""
+    """Return ``episode`` with the reward of ``scored``; an ungraded episode has reward 0 and is masked."""
     values = [0.0 if scored.reward is None else scored.environment * turn.reward for turn in episode.turns]
     if values:
         values[-1] += (scored.reward or 0.0) - sum(values)

@@ -13,7 +13,7 @@ from turntree.rewards import Sample
 
 # Key of ``Sample.metadata``: the environment's own reward, summed over the turns.
 ENVIRONMENT_REWARD = "environment_reward"
-_ERROR = "Error:"  #: prefix of a tool message if the call failed because of the policy, see ``envs.tool_run``
+_ERROR = "Error:"  #: prefix of a tool message if the call failed through the policy's fault, see ``envs.tool_run``
 
 
 def policy_sample(episode: Episode) -> Sample:
@@ -29,7 +29,7 @@ def policy_sample(episode: Episode) -> Sample:
     environment: dict[str, Any] = {ENVIRONMENT_REWARD: episode.reward}
     answers = [message for message in episode.messages if message.role is Role.ASSISTANT]
     results = [message.content for message in episode.messages if message.role is Role.TOOL]
-    # A last turn with a tool call is not an answer. Malformed calls also get a tool message.
+    # A last turn that calls a tool is not an answer. A malformed call counts too: it also gets a tool message.
     last = episode.turns[-1].observation if episode.turns else ()
     ends_with_call = any(message.role is Role.TOOL for message in last) or bool(answers and answers[-1].tool_calls)
     return Sample(

@@ -41,7 +41,7 @@ class _Pair(NamedTuple):
 
 
 def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
-    """Score a run again; write its records to ``out`` with the extra label ``old_reward``.
+    """Score a run again; write its episodes with their new rewards to ``out``, with the extra label ``old_reward``.
 
     Episodes of one task in one file form a group of samples.
 

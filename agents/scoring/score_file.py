@@ -31,8 +31,8 @@ class RowError(AgentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    prediction: str = "prediction"  #: the policy's text
-    gold: str = "gold"  #: the right answer, as text or a number
+    prediction: str = "prediction"  #: name of the field with the policy's text
+    gold: str = "gold"  #: name of the field with the right answer, as text or a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,10 @@ class Tally:
     samples: int
     reward: float  #: mean over the samples with a reward; NaN if no sample has a reward
     right: int  #: right answers
-    wrong: int  #: wrong answers, including missing ones
+    wrong: int  #: wrong or missing answers
     ungraded: int  #: samples without a reward
     suspects: int  #: samples suspected of reward hacking
-    without_question: int  #: samples without the question that their format needs: a copied question counts as right
+    without_question: int  #: samples that lack the question, so that a copied question may count as right
 
     @classmethod
     def of(cls, scored: Sequence[Scored], without_question: int) -> Self:

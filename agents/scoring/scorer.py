@@ -1,6 +1,6 @@
-"""Weighted sums of rewards that configurations and commands select by name.
+"""Computes weighted sums of rewards that configurations and commands select by name.
 
-Invariant: a sample whose answer could not be graded has no reward instead of reward 0.
+Invariant: if an answer could not be graded, the sample's reward is ``None``, not 0.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Scored:
     """A scorer's result for one sample."""
 
     reward: float | None  #: weighted sum; ``None`` if a reward with ``decides=True`` has no value
-    parts: Mapping[str, float]  #: values before weighting, by reward name; without rewards that have no value
+    parts: Mapping[str, float]  #: unweighted values by reward name; rewards without a value are left out
     ungraded: tuple[str, ...] = ()  #: rewards without a value
     answer: Score | None = None  #: the comparison of the answer; ``None`` if ``answer`` is not among the rewards
-    environment: float = 0.0  #: weight of the environment's own reward in ``reward``; 0 if it is not among the rewards
+    environment: float = 0.0  #: weight of the environment's own reward in ``reward``, not the reward itself
 
 
 class Scorer:
@@ -59,9 +59,9 @@ class Scorer:
             "few_turns": {"weight": 0.1, "high": 0.5}}``. A reward with weight 0 is only logged. The name
             ``module:name`` first imports the module, which registers the reward. ``judge`` with ``criteria`` is a
             language-model judge (``JudgeSettings``).
-        answer_format: Answer format for samples whose data set has none; ``None`` refuses such samples.
-        imports: Whether names may import modules. Pass ``False`` for names from a request: only registered rewards are
-            then accepted.
+        answer_format: Answer format for samples whose data set does not define one; ``None`` refuses such samples.
+        imports: Whether names may import modules. Pass ``False`` for names from an HTTP request, so that only
+            registered rewards are accepted.
 
     Raises:
         UnknownReward: If a name is not registered, or its module cannot or may not be imported.
@@ -89,7 +89,7 @@ class Scorer:
         """Return the answer format of a data set.
 
         Raises:
-            UnknownAnswerFormat: If the data set has none and the scorer has no default.
+            UnknownAnswerFormat: If the data set does not define a format and the scorer has no default format.
         """
         try:
             return answer_format_for(data_source)
@@ -139,14 +139,14 @@ class Scorer:
         }
 
     def _combine(self, samples: Sequence[Sample], answers: Sequence[Score | None]) -> list[Scored]:
-        # Keyed by identity, because equal samples are separate members of a group.
+        # Key the scores by the samples' identity, because a group may contain equal samples.
         scores = {id(sample): score for sample, score in zip(samples, answers, strict=True)}
 
         def answer(sample: Sample) -> float | None:
             score = scores[id(sample)]
             return None if score is None or score.correct is None else score.score
 
-        # All answers have been compared already, so this part only looks up the scores.
+        # All answers have been compared already, so this reward function only looks up the scores.
         looked_up = Reward(name=ANSWER, function=answer, decides=True)
         parts = [replace(part, reward=looked_up) if _name(part) == ANSWER else part for part in self._parts]
         results = Rubric(parts).score(samples)

@@ -2,7 +2,7 @@
 
 ``rollout()`` plays solutions like the policy's turns, so the prompts equal the prompts of rollouts token for token.
 Recorded episodes keep their sampled tokens. Only demonstrations with a reward above a threshold are used;
-``Demonstrations.dropped`` counts the others by reason.
+``Demonstrations.dropped`` counts the demonstrations that were left out, by reason.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Demonstrations:
         self.example = self.example or example
 
     def add(self, views: Sequence[TokenView], positions: int | None, name: str) -> None:
-        """Add a dialogue; drop a dialogue that is longer than ``positions`` or has no token of the policy."""
+        """Add a dialogue, unless it is longer than ``positions`` (context length) or has no token of the policy."""
         longest = max((len(view.prompt_ids) + len(view.response_ids) for view in views), default=0)
         if positions is not None and longest > positions:
             self.drop(f"longer than the model's {positions} positions", f"{name}: {longest} tokens")
@@ -86,7 +86,7 @@ class Source:
 
     make_env: Callable[[], Any]
     renderer: Renderer  #: built on the trained model's tokenizer
-    positions: int | None  #: the model's greatest number of positions; ``None`` if unknown
+    positions: int | None  #: the model's context length in tokens; ``None`` if unknown
     above: float = 0.0  #: episodes need a reward above this threshold
 
     def solutions(self, count: int | None = None, *, on_episode: Callable[[int], None] | None = None) -> Demonstrations:
@@ -129,7 +129,7 @@ class Source:
         )
 
     def _form(self, env: Env) -> Form | None:
-        # With tools, an answer alone is no demonstration: the tool calls before it are missing.
+        # If the environment has tools, an answer alone is no demonstration, because it lacks the tool calls.
         if env.offered_tools:
             return None
         count = _PROBED_TASKS if env.num_tasks is None else min(_PROBED_TASKS, env.num_tasks)
@@ -200,7 +200,7 @@ class Source:
                 demonstrations.add(views, self.positions, f"task {task}")
 
     def _has_usable_tokens(self, episode: Episode) -> bool:
-        # Tokens come from this tokenizer if they decode to the recorded text.
+        # Use the recorded tokens only if this tokenizer decodes them to the recorded text.
         size = len(self.renderer.tokenizer)  # type: ignore[arg-type]
         for turn in episode.turns:
             ids = turn.completion.token_ids
@@ -212,8 +212,8 @@ class Source:
 
     def _rendered(self, episode: Episode, tools: Sequence[Mapping[str, Any]], env: Any) -> tuple[TokenView, ...]:
         if any(turn.shortened for turn in episode.turns):
-            return ()  # the shortened prompts are not recorded as messages
-        # The recorded text still contains the calls, so drop the parsed calls.
+            return ()  # the record has no messages of the prompts after the dialogue was shortened
+        # The recorded text still contains the calls as the policy wrote them, so leave out the parsed calls.
         messages = [replace(message, tool_calls=()).to_openai() for message in episode.messages]
         return dialogue_views(messages, self.renderer, env, tools)
 

@@ -1,7 +1,7 @@
 """Turns dialogues of OpenAI messages into training rows, rendered like rollouts.
 
-As in ``rollout()``, ``tool_format.opening`` renders the first prompt and ``Renderer.extend`` all later ones. Tool
-calls become text in the environment's format. Not covered: images and other non-text content.
+As in ``rollout()``, ``tool_format.opening`` renders the first prompt and ``Renderer.extend`` all later prompts. Tool
+calls become text in the environment's format. Not supported: images and other non-text content.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
     for start in range(0, len(batch), size):
         rows = training_tensors(batch[start : start + size])
         inputs, targets = (columns[:, prefix.length :].to(model.device) for columns in rows)
-        # Logits of a large vocabulary need most of the memory, so compute logits only for columns with a target.
+        # Logits of a large vocabulary need most of the memory, so skip positions at which no row has a target.
         learnt = (targets >= 0).any(dim=0).nonzero().flatten()
         logits = model(input_ids=inputs, logits_to_keep=learnt, **prefix.before(len(inputs))).logits
         targets = targets[:, learnt]
@@ -119,7 +119,7 @@ def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
 
 
 def _common_prompt(batch: Sequence[TokenView]) -> tuple[int, ...]:
-    # The prefix excludes the last token of every prompt: each row needs that token's logits to predict the response.
+    # Leave the last token of every prompt out of the prefix, because its logits predict the response's first token.
     shortest = min(len(view.prompt_ids) for view in batch) - 1
     first = batch[0].prompt_ids
     length = next((i for i in range(shortest) if any(view.prompt_ids[i] != first[i] for view in batch)), shortest)
@@ -129,9 +129,9 @@ def _common_prompt(batch: Sequence[TokenView]) -> tuple[int, ...]:
 class _Prefix:
     """The common prefix of a batch's prompts, computed once.
 
-    The prefix's keys and values are leaves of each part's graph. They accumulate the gradients of all parts, and one
-    backward pass propagates the sum to the weights. Not supported: models whose cache is not a plain list of keys and
-    values (sliding windows, linear attention). Such models process the full rows.
+    The prefix's keys and values are leaves of the autograd graph of each part (sub-batch). They accumulate the
+    gradients of all parts. One backward pass then propagates the sum to the weights. Not supported: models whose cache
+    is not a plain list of keys and values (sliding windows, linear attention). Such models process the full rows.
     """
 
     def __init__(self, model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
@@ -175,7 +175,7 @@ class _Prefix:
 
 
 def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
-    """Return inputs and next tokens (-1 for tokens that were not sampled), both of shape (rows, longest - 1)."""
+    """Return input tokens and target tokens (-1 if not sampled), both of shape (rows, longest view - 1)."""
     import torch
 
     longest = max(len(view.prompt_ids) + len(view.response_ids) for view in views)

@@ -2,9 +2,9 @@
 
 This is a plain loop on one device, not verl's SFT trainer. verl 0.9.1 needs torchrun and Parquet files. It also renders
 every message with a separate call of the chat template, so prompts would differ from rollouts (tool answers, dropped
-thoughts). Here rows are the tokens of rollouts, and only the policy's tokens are trained on. Weights are float32,
-because bfloat16 is many times slower on CPUs without bfloat16 instructions. A GPU multiplies in bfloat16. With AdamW, a
-model needs about 16 bytes per parameter.
+thoughts). In this module, rows are the tokens of rollouts, and only the policy's tokens are trained on. Weights are
+float32, because bfloat16 is many times slower on CPUs without bfloat16 instructions. On a GPU, matrices are multiplied
+in bfloat16. With AdamW, a model needs about 16 bytes per parameter.
 
 Not supported: models that need several devices; use verl's or TRL's trainer.
 """

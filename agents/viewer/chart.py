@@ -13,7 +13,7 @@ from turntree.agents.viewer.source import Figures, Source
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 14, 38
 _TICKS = 5
-_SMALLEST = 1e-300  #: below this, floats lose precision
+_SMALLEST = 1e-300  #: smaller floats lose precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
     """Return an SVG element.
 
     Args:
-        series: Lines with at least one point together; later lines are drawn on top.
+        series: Lines, at least one of which has a point; later lines are drawn on top of earlier lines.
         title: Description for screen readers.
         top: Highest value of the vertical axis; ``None`` fits the data. The axis starts at 0, or at negative data.
         across: Label of the horizontal axis.
@@ -75,7 +75,7 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:
-    """Return the mean of each value and up to ``window - 1`` values before it.
+    """Return, for each value, the mean of this value and up to ``window - 1`` values before it.
 
     >>> moving_average([1.0, 3.0, 5.0], 2)
     [1.0, 2.0, 4.0]
@@ -117,7 +117,7 @@ class Curve(NamedTuple):
     svg: str
 
 
-_Read = Callable[[Figures], float | None]
+_Read = Callable[[Figures], float | None]  #: returns a curve's value at one step
 
 
 def _named(name: str) -> _Read:

@@ -43,7 +43,7 @@ def pack(*runs: Iterable[Record]) -> Packed:
             chunk = []
     if chunk:
         packed.chunks.append(compress(chunk))
-    # A tree of a single turn shows nothing.
+    # ``turns`` holds two numbers per turn; a state with a single turn has no tree to show.
     packed.states = {key: turns for key, turns in packed.states.items() if len(turns) > 2}
     return packed
 
@@ -94,7 +94,7 @@ def _detail(number: int, episode: Episode, packed: Packed) -> dict[str, Any]:
     turns = []
     context: tuple[int, ...] = ()
     for turn_index, turn in enumerate(episode.turns):
-        # A shortened turn was rendered again, so nothing of its prompt is known.
+        # If the dialogue was shortened, this turn's prompt was rendered anew, without the last turn's tokens.
         context = () if turn.shortened else context
         key = f"{DialogueState.from_tokens(turn.prompt_ids).exact:x}"
         packed.states.setdefault(key, []).extend((number, turn_index))

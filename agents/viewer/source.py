@@ -43,8 +43,8 @@ class Source:
     files: tuple[Path, ...]  #: episode files in order
     metrics: tuple[Figures, ...]  #: the trainer's metrics per step; empty without training
     engine: tuple[Figures, ...]  #: the engine's counters per step; empty without training
-    plain: tuple[Figures, ...]  #: counters of steps that `turntree demo` replayed without drafts
-    drafted: tuple[Figures, ...]  #: the replayed steps with drafts
+    plain: tuple[Figures, ...]  #: counters of the steps that `turntree demo` replayed without drafts
+    drafted: tuple[Figures, ...]  #: counters of the steps that `turntree demo` replayed with drafts
     model: str  #: model folder or id in the run's configuration; empty if unknown
 
     @classmethod
@@ -117,7 +117,7 @@ class Source:
 
 
 def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
-    # `within` names the entry of each row that holds the metrics.
+    # `within` is the key of the metrics in each row; without `within`, the whole row is metrics.
 
     def refuse(number: int, problem: str) -> RecordError:
         return RecordError(f"{path}, line {number}: {problem}")
@@ -126,7 +126,7 @@ def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
         return
     for number, row in json_lines(path, refuse, growing=True):
         step, values = row.get("step"), row.get(within, {}) if within else row
-        # Above 2**53 floats skip integers. `type`, because bool is an int.
+        # The page's numbers are floats, which skip integers above 2**53. `type` is used because bool is an int.
         if type(step) is not int or abs(step) > 1 << 53:
             raise refuse(number, f'expected an object with an integer "step", got {row!r:.60}')
         if not isinstance(values, dict):
@@ -135,7 +135,7 @@ def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
 
 
 def _model(path: Path) -> str:
-    # Empty if the configuration names no model, or refers to another key.
+    # Return "" if the configuration names no model, or if the name is a reference (``${...}``) to another key.
     value = read_yaml(path) if path.exists() else None
     for key in ("actor_rollout_ref", "model", "path"):
         value = value.get(key) if isinstance(value, dict) else None

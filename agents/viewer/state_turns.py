@@ -12,8 +12,8 @@ from turntree.spec_tree import TreeNode
 
 class StateTurns(NamedTuple):
     task: str  #: task id
-    turns: list[tuple[int, ...]]  #: token ids of each turn from this state
-    all_turns: int  #: turns with this index, in any state
+    turns: list[tuple[int, ...]]  #: token ids of each turn that was sampled from this state (prompt)
+    all_turns: int  #: number of turns with this index, in any state
 
 
 def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> StateTurns:
@@ -47,13 +47,13 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A path of the prefix tree without forks."""
+    """A path through the prefix tree of turns, up to the next fork."""
 
     text: str
     count: int  #: turns that took this path
     share: float  #: fraction of the turns at the fork before it, in [0, 1]
     children: tuple[Branch, ...]  #: most frequent first
-    hidden: int = 0  #: children left out
+    hidden: int = 0  #: number of children that are not shown
 
 
 def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:

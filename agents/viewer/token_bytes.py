@@ -1,7 +1,7 @@
 """The bytes of each token, so that a page can decode text itself.
 
-A token may be part of a character: bytes can be joined, decoded single tokens cannot. Supported are byte-level BPE and
-SentencePiece with byte fallback; other tokenizers are decoded token by token.
+A token may be part of a character. The bytes of such tokens can be joined; their decoded texts cannot. Supported:
+byte-level BPE, and SentencePiece with byte fallback. With other tokenizers, each token is decoded by itself.
 """
 
 from __future__ import annotations

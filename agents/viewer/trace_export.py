@@ -1,7 +1,8 @@
-"""Export the rollouts of a run as one trace of flat arrays (``.npz``), to measure drafters on.
+"""Export the rollouts of a run as flat arrays in one file (``.npz``), on which drafters can be measured.
 
-Each sequence is one episode from its first turn on; the prompt is stored once per initial state. Failed episodes are
-left out. If an episode was played again after a crash, the later episode is kept.
+Each sequence is one episode from its first turn on (in the arrays, each segment of a shortened dialogue is an episode).
+Its prompt is stored once per initial state, which is a task with a first prompt. Episodes that failed or have no tokens
+are left out. If an episode was played again after a crash, the later one is kept.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ class Trace:
     """Episodes ordered by epoch, state and sample."""
 
     tokens: NDArray[np.int32]  #: token ids after the prompts, episodes concatenated
-    offsets: NDArray[np.int64]  #: start of each episode and the end of the last, shape (episodes + 1,)
+    offsets: NDArray[np.int64]  #: start of each episode, and the end of the last episode, shape (episodes + 1,)
     mask: NDArray[np.uint8]  #: 1 for sampled tokens, shape of ``tokens``
     logprobs: NDArray[np.float32]  #: log-probability of sampled tokens in nats, else 0, shape of ``tokens``
-    levels: NDArray[np.uint8]  #: exactness of sampled tokens, 1 (A) to 4 (D), else 0, shape of ``tokens``
-    state: NDArray[np.int32]  #: initial state, shape (episodes,)
+    levels: NDArray[np.uint8]  #: exactness level of sampled tokens, 1 (A, exact) to 4 (D), else 0, shape of ``tokens``
+    state: NDArray[np.int32]  #: index of the initial state, shape (episodes,)
     sample: NDArray[np.int32]  #: sample within its group, shape (episodes,)
-    epoch: NDArray[np.int32]  #: earlier steps that visited the state, shape (episodes,)
+    epoch: NDArray[np.int32]  #: number of earlier training steps that visited the state, shape (episodes,)
     step: NDArray[np.int32]  #: training step, shape (episodes,)
     reward: NDArray[np.float32]  #: shape (episodes,)
     prompt_tokens: NDArray[np.int32]  #: prompts of the initial states, concatenated
-    prompt_offsets: NDArray[np.int64]  #: start of each prompt and the end of the last, shape (states + 1,)
+    prompt_offsets: NDArray[np.int64]  #: start of each prompt, and the end of the last prompt, shape (states + 1,)
     vocab: NDArray[np.int64]  #: vocabulary size, shape ()
     about: NDArray[np.str_]  #: JSON with the environment and the task of each state, shape ()
 
     def save(self, path: Path) -> None:
-        # Given a path, numpy would append .npz to another suffix.
+        # Pass a file, because numpy would append .npz to a path with another suffix.
         with whole_file(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, **{name: getattr(self, name) for name in self.__dataclass_fields__})
 
@@ -50,7 +51,7 @@ class Trace:
 class Exported(NamedTuple):
     trace: Trace
     episodes: int
-    left_out: int  #: failed episodes
+    left_out: int  #: episodes that failed, could not be graded or have no tokens
 
 
 class _Played(NamedTuple):
@@ -107,7 +108,7 @@ def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
             step, index, session = labels
             if steps is None or step <= steps:
                 latest[step, index, session] = record
-    # A state's epochs are counted in the order of the training steps.
+    # Sort by training step, because a state's epochs are counted in this order.
     for _, record in sorted(latest.items(), key=lambda item: item[0]):
         yield record
 
