@@ -110,7 +110,7 @@ def test_a_program_is_a_data_set_of_its_tasks(prepared: Callable[..., Any]) -> N
 
 def test_programs_are_not_run_ahead(overrides: list[str]) -> None:
     longest = ("data.max_prompt_length=256", "data.max_response_length=256")
-    with pytest.raises(ConfigError, match="run-ahead would run them in vain"):
+    with pytest.raises(ConfigError, match="run-ahead would run them for nothing"):
         train("grpo_arithmetic_cpu", [*overrides, *PROGRAM, *longest, "speculation=[tree,run_ahead]"])
 
 

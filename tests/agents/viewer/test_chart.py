@@ -8,13 +8,13 @@ from turntree.agents.viewer.chart import HEIGHT, WIDTH, Series, line_chart, movi
 LINE = Series(name="rate", style="main", points=((1, 0.0), (2, 0.5), (3, 1.0)))
 
 
-def points(chart: str) -> list[tuple[float, float]]:
+def drawn_points(chart: str) -> list[tuple[float, float]]:
     points = re.search(r'<polyline points="([^"]+)"', chart).group(1)
     return [tuple(map(float, point.split(","))) for point in points.split()]
 
 
 def test_higher_values_lie_higher_and_equal_distances_stay_equal():
-    (x1, y1), (x2, y2), (x3, y3) = points(line_chart([LINE], title="rate", top=1.0))
+    (x1, y1), (x2, y2), (x3, y3) = drawn_points(line_chart([LINE], title="rate", top=1.0))
     assert y1 > y2 > y3
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
     assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2)
@@ -38,7 +38,7 @@ def test_higher_values_lie_higher_and_equal_distances_stay_equal():
 def test_a_chart_is_well_formed_and_its_points_lie_inside_whatever_they_are(points):
     chart = line_chart([Series(name="n", style="main", points=points)], title="t")
     ElementTree.fromstring(chart)
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points(chart))
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in drawn_points(chart))
     assert 2 <= len(re.findall('class="grid"', chart)) <= 12
 
 

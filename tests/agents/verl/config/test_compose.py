@@ -153,7 +153,7 @@ def test_a_store_of_another_run_reaches_the_store_of_every_engine(engine, compos
     given = composed("turntree.import_turns=ours.npz", text=mine).verl
     assert store_settings(given, engine).import_turns == str(tmp_path / "ours.npz")
     assert store_settings(composed(text=mine).verl, engine).import_turns == ""
-    bad = {"theirs.npz": "those of 0123", "gone": "No such file", "'~nobody-of-that-name/x'": "home directory"}
+    bad = {"theirs.npz": "turns of 0123", "gone": "No such file", "'~nobody-of-that-name/x'": "home directory"}
     for store, message in bad.items():
         override = f"turntree.import_turns={store}"
         with pytest.raises(ConfigError, match=message):
