@@ -15,10 +15,10 @@ _STEP_TOKENS = 8192  #: Default limit of tokens per step: draft positions and pr
 
 
 def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> dict[str, Any]:
-    """Add the defaults of turntree's drafter on an accelerator to vLLM's arguments.
+    """Return vLLM's arguments with the defaults of turntree's drafter on an accelerator.
 
     Arguments that the caller set are kept, and arguments for other drafters are returned unchanged. ``rows`` is the
-    most requests per step, ``ranks`` the number of processes that share the model.
+    maximum number of requests per step, ``ranks`` the number of processes that share the model.
     """
     speculative = arguments.get("speculative_config")
     if speculative is None or not drafts_by_turntree(speculative):
@@ -39,7 +39,8 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
             **settings.to_additional_config(),
         }
         completed["scheduler_cls"] = SCHEDULER
-        # vLLM refuses custom drafters under asynchronous scheduling; `ngram_interface` replaces ngram_gpu.
+        # vLLM refuses custom drafters under asynchronous scheduling. Select vLLM's ngram_gpu drafter instead, whose
+        # class `overlap/ngram_interface.py` replaces by turntree's drafter.
         completed["speculative_config"] = {
             "method": "ngram_gpu",
             "num_speculative_tokens": longest,
@@ -50,7 +51,7 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
 
 
 def is_ours(vllm_config: Any) -> bool:
-    # turntree replaces ngram_gpu only if additional_config has turntree's section.
+    # A user may select ngram_gpu itself: turntree replaces it only if additional_config has turntree's section.
     speculative, additional = vllm_config.speculative_config, vllm_config.additional_config
     return (
         speculative is not None
