@@ -119,6 +119,7 @@ def behaviour_of(
     # The policy scored every emitted token, so p is known even for tokens outside the recorded top tokens.
     p = np.exp(np.array(logprobs, np.float64))
     q = known_probability(tokens, turn.top_ids[:count], turn.top_logprobs[:count])
+    # Accepted mass: `kept` of the emitted token, `both` of each recorded token.
     kept, both = np.minimum(q, lenience * p), np.minimum(tables.q, lenience * tables.p)
     rejected, rest = 1 - both.sum(1), np.maximum(tables.p - both, 0.0).sum(1)
     emitted = kept + np.maximum(p - kept, 0.0) * np.where(rest > 0, rejected / np.where(rest > 0, rest, 1.0), 1.0)

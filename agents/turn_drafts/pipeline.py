@@ -202,7 +202,7 @@ class DraftedTurns:
         turn_draft = next((draft for draft in drafts if draft is not None), None)
         if turn_draft is None:
             return await self._sample(request)
-        begun = 0
+        begun = 0  # prefetched passes started now
         if turn_draft.later is not None:
             # Each later prompt contains the earlier prompts: an engine that computes the last one first caches all.
             begun = sum(any(self._prefetch(later) for later in turns) for turns in reversed(turn_draft.later))

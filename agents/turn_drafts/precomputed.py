@@ -72,7 +72,7 @@ class PrecomputedTurns(Source):
         self._stats = RunAheadStats()
         self._step = self._closed = 0  # latest step that has begun or ended, and latest step that has ended
         self._spent = 0  # tokens precomputed in this step
-        self._active = True
+        self._active = True  # False while paused
         self._pending = 0  # requests that are in the engine, or wait for a slot
         self._changed = asyncio.Event()
         self._running: dict[asyncio.Task[Completion], int] = {}  # step that each precomputed turn is for

@@ -25,7 +25,7 @@ class SglangDialect:
     """The ``Dialect`` of SGLang: the arguments of a request except its id."""
 
     priority_setting: ClassVar[str] = "enable_priority_scheduling=true and default_priority_value=0"
-    spare: ClassVar[int] = 1
+    spare: ClassVar[int] = 1  #: SGLang always samples one token after a re-verified draft
     #: Priority of precomputed turns (generated before their caller asks). The default priority is higher by more than
     #: SGLang's preemption threshold, so other requests may preempt them.
     precomputed: ClassVar[int] = -1000

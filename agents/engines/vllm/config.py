@@ -80,6 +80,7 @@ class VllmEngineConfig(ServedConfig):
     """Time limit for starting the engine, in seconds."""
 
     def __post_init__(self) -> None:
+        # The message tells which field replaces `speculative_config` in engine_args.
         self._check({}, _RESERVED, "speculation is the field speculative_config")
 
     def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:

@@ -35,8 +35,8 @@ class VllmDialect:
     """The ``Dialect`` of vLLM."""
 
     priority_setting: ClassVar[str] = "scheduling_policy=priority"
-    spare: ClassVar[int] = 0
-    precomputed: ClassVar[int] = 1  #: priority of a precomputed turn's requests
+    spare: ClassVar[int] = 0  #: vLLM's sampled token is the last token of a re-verified draft
+    precomputed: ClassVar[int] = 1  #: priority of precomputed turns (generated before their caller asks)
 
     def __init__(self, *, speculates: bool) -> None:
         self.speculates = speculates

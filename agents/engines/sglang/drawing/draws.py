@@ -8,9 +8,9 @@ draft that was sampled with the same seed and policy is accepted whole. Without 
 The draft tree is then walked from the root along the drawn tokens. This is exact for any tree, also with equal
 siblings, and no rule that knows only the draft's tokens accepts more.
 
-Without turntree's draft worker, batches without turntree's requests keep SGLang's own rules. Its seeded sampler hashes (seed, position, token) in plain
-decoding, but its verification of trees uses independent random numbers (in 0.5.12 without any seed). With SGLang's
-rules, seeded turns therefore depend on their drafts.
+Without turntree's draft worker, batches without turntree's requests keep SGLang's own rules. SGLang's seeded sampler
+hashes (seed, position, token) in plain decoding, but its verification of trees uses independent random numbers (in
+0.5.12 without any seed). With SGLang's rules, seeded turns therefore depend on their drafts.
 
 turntree computes the noise when SGLang builds a batch, and stores it as an attribute of ``SamplingBatchInfo``.
 Functions here wrap the methods of that class with the same names.
@@ -130,7 +130,7 @@ def draw_at_nodes(
     return tokens.view(-1, width)
 
 
-def _cuts(sampling: Any) -> bool:
+def _cuts(sampling: Any) -> bool:  # whether min-p, top-k or top-p change any row
     return bool(sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling)
 
 

@@ -73,15 +73,15 @@ class Reverification:
         self._sampling, self._noises = batch.sampling_info, noises
         spans = (batch.extend_prefix_lens_cpu, batch.extend_logprob_start_lens_cpu, batch.extend_seq_lens_cpu)
         lengths = [(int(prefix), int(start), int(count)) for prefix, start, count in zip(*spans, strict=True)]
-        self._recorded = [count - start for _, start, count in lengths]
+        self._recorded = [count - start for _, start, count in lengths]  # rows whose log-probabilities are requested
         # SGLang computes a request's last row even if its log-probability is not requested.
         computed = [range(prefix + min(start, count - 1), prefix + count) for prefix, start, count in lengths]
         self._request = np.repeat(np.arange(len(computed)), [len(span) for span in computed])
         self._position = np.concatenate([np.array(span, np.int64) for span in computed])
-        self._wanted = (noises.reverified & ~noises.fresh)[self._request]
+        self._wanted = (noises.reverified & ~noises.fresh)[self._request]  # rows to draw at; fresh: without a seed
         self._tokens = np.zeros(len(self._request), np.int64)
         self._logprobs = np.zeros((len(self._request), 2))
-        self._seen = 0
+        self._seen = 0  # rows of logits that `draw` has received
 
     @classmethod
     def of(cls, batch: Any) -> Reverification | None:

@@ -86,7 +86,7 @@ class _Draws(nn.Module):  # replaces vLLM's `topk_topp_sampler`, kept as `inner`
             return result
         index = rows.index
         scaled = constrained(logits[index], *(None if x is None else x[index] for x in (k, p)))
-        winners = draw(scaled, rows.held[0, index], rows.ends(self._runner))
+        winners = draw(scaled, rows.held[0, index], rows.ends(self._runner))  # row 0 of `held`: seeds
         drawn, logprobs = self._inner(logits, generators, k, p)
         drawn[index] = winners.to(drawn.dtype)
         return drawn, logprobs
@@ -120,7 +120,7 @@ class _Draws(nn.Module):  # replaces vLLM's `topk_topp_sampler`, kept as `inner`
         # Compute on the host which of the concatenated nodes belong to seeded rows.
         node_counts = np.array(lengths, np.int64)
         counts = node_counts[rows.seeded]
-        # `row_of_node` is the index of a node's row among the seeded rows.
+        # `row_of_node` is the index of a node's row among the seeded rows, `step` the node's position in its draft.
         row_of_node = np.repeat(np.arange(len(counts)), counts)
         step = np.arange(len(row_of_node)) - (np.cumsum(counts) - counts)[row_of_node]
         nodes = (np.cumsum(node_counts) - node_counts)[rows.seeded][row_of_node] + step
@@ -129,6 +129,7 @@ class _Draws(nn.Module):  # replaces vLLM's `topk_topp_sampler`, kept as `inner`
         drafted = sampled.clone()
         if len(nodes):
             scaled = logits if len(nodes) == len(logits) else logits[node]
+            # `rows.ends`: turn position of the bonus token. `ends`: number of draft tokens before it.
             positions = (rows.ends(self._runner) - ends)[row] + column
             sampled[row, column] = draw(scaled, rows.held[0, index][row], positions).to(sampled.dtype)
             drafted[row, column] = drafts[node].to(sampled.dtype)
