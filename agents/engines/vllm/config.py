@@ -39,8 +39,8 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
             **settings.to_additional_config(),
         }
         completed["scheduler_cls"] = SCHEDULER
-        # vLLM refuses custom drafters under asynchronous scheduling. Select vLLM's ngram_gpu drafter instead, whose
-        # class `overlap/ngram_interface.py` replaces by turntree's drafter.
+        # vLLM refuses custom drafters under asynchronous scheduling. Select vLLM's drafter ngram_gpu instead:
+        # `overlap/ngram_interface.py` substitutes turntree's drafter for its class.
         completed["speculative_config"] = {
             "method": "ngram_gpu",
             "num_speculative_tokens": longest,
@@ -51,7 +51,7 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
 
 
 def is_ours(vllm_config: Any) -> bool:
-    # A user may select ngram_gpu itself: turntree replaces it only if additional_config has turntree's section.
+    # A user may want vLLM's own ngram_gpu: turntree replaces it only if additional_config has turntree's section.
     speculative, additional = vllm_config.speculative_config, vllm_config.additional_config
     return (
         speculative is not None
@@ -80,7 +80,7 @@ class VllmEngineConfig(ServedConfig):
     """Time limit for starting the engine, in seconds."""
 
     def __post_init__(self) -> None:
-        # The message tells which field replaces `speculative_config` in engine_args.
+        # The text advises to set `speculative_config` as a field of this class, not in engine_args.
         self._check({}, _RESERVED, "speculation is the field speculative_config")
 
     def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def repair() -> bool:
     return True
 
 
-def repair_recovery() -> None:  # of the draw after a rejected draft
+def repair_recovery() -> None:  # lets engines with drafts start
     kernel: Any = getattr(importlib.import_module(_KERNELS), "sample_recovered_tokens_kernel", None)
     if kernel is not None and "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
         kernel.func = functools.partial(_recover, kernel.func)

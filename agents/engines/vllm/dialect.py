@@ -27,7 +27,7 @@ class VllmRequest:
     fields: dict[str, Any]  #: fields of vLLM's ``SamplingParams``
     priority: int = 0  #: vLLM schedules higher numbers later
     known: int | None = (
-        None  #: number of first prompt tokens without log-probabilities; ``None``: no prompt token needs any
+        None  #: how many first prompt tokens may be cached (``again``); ``None``: never repeat the request
     )
 
 
@@ -62,8 +62,8 @@ class VllmDialect:
         return _scoring_request(list(whole), scoring_parameters(top), known)
 
     def again(self, asked: VllmRequest, answer: Any) -> VllmRequest | None:
-        # Repeat without the cache if cached tokens reached into the scored ones: vLLM computes no log-probabilities
-        # for cached tokens, and reports their number only afterwards.
+        # Repeat without the cache if too many tokens were cached: vLLM computes no log-probabilities at cached
+        # positions, and reports the number of cached tokens only afterwards.
         if asked.known is None or answer is None or asked.fields["skip_reading_prefix_cache"]:
             return None
         if (answer.num_cached_tokens or 0) < asked.known:

@@ -1,6 +1,6 @@
 """Drafts for the requests of a pass, and the updates of the draft store after the pass.
 
-A draft is a tree: its root is the last sampled token, and each node is a drafted token. The number of tokens of a
+A draft is a tree: its root is the last sampled token, and all other nodes are drafted tokens. The number of tokens of a
 request in a pass, padding included, is the width of the pass. The draft store receives each token that the policy
 sampled exactly once, in the order of the batch, and nothing else. Of several ranks, only the first rank drafts
 (``ranked``).
@@ -129,7 +129,7 @@ class TreeDrafter(ServedDrafter):
         self._turns: dict[str, _Turn] = {}  #: by request id; retracted requests keep their turn
         self._batch: list[_Turn] = []  #: turns of the last pass
         self._slots = np.zeros(0, np.int32)  #: slots in ``Chains`` of the turns of the last pass
-        self._given: dict[str, Served] = {}  #: requests that may end in the pass over their prompt
+        self._given: dict[str, Served] = {}  #: requests with given tokens, which may end in the pass over the prompt
         self._step: _Step | None = None
 
     def prompts(self, requests: Sequence[Served]) -> None:

@@ -1,9 +1,9 @@
 """Draft trees in the layout of SGLang's verification.
 
 All requests of a pass have the same width, the number of nodes of each tree. Node 0, the root, is the last token that
-the policy sampled. The drafted nodes follow, then padding: a chain of nodes that no link of the tree reaches, so it is
-never accepted. The children of a node have different tokens: a verification rule that adds up the children's
-probabilities would count a repeated token twice.
+the policy sampled. The drafted nodes follow, then padding: a chain of nodes that no link of the tree reaches. Padding
+is therefore never accepted. The children of a node have different tokens: a verification rule that adds up the
+children's probabilities would count a repeated token twice.
 """
 
 from __future__ import annotations

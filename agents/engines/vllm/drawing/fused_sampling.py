@@ -2,8 +2,8 @@
 
 The kernels run if every request is seeded or greedy and the device has kernels. Otherwise vLLM samples, with the
 patches of ``seeded_draws``. Both ways sample the same tokens. Log-probabilities equal vLLM's ``processed_logprobs``
-within rounding. A token's rank is computed for greedy requests only: it would take another read of all logits. Sampled
-requests report rank 0.
+within rounding. Greedy tokens have their rank. Sampled tokens have rank 0, because computing the rank would take
+another read of all logits.
 
 Patches two methods of the model runner object: ``_sample``, and ``_dummy_sampler_run``, after which the kernels are
 compiled. Checked with ``compat.CHECKED``; tests: ``test_fused_sampling.py``, ``test_fused_vllm.py``.
