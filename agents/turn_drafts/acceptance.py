@@ -1,8 +1,10 @@
 """Acceptance of a stored turn's tokens, computed from one scoring pass.
 
-Pure functions of a stored turn, the policy's scores of its tokens and uniform random numbers ("coins"). They return the
-accepted tokens and the distribution that drew them. The rule is ``verify.ratio_chain``, applied to the recorded part
-of the old distribution (``rules.top_k``).
+The rule is that of speculative sampling: accept a token with probability min(1, p / q), and draw the token at the first
+rejected position from the residual max(p - q, 0). Here p is the current policy's distribution and q the old one, of
+which only the most probable tokens are recorded (``rules.top_k``). Coins are uniform random numbers in (0, 1).
+A lenient rule multiplies p / q by a factor above 1 (``lenience``): it accepts more tokens and is biased.
+All functions are pure. ``rules.verify.ratio_chain`` is the rule for complete distributions.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from turntree.spec_tree.rules.verify import behaviour, prefix, ratio_accept
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_ROUNDING = 1e-6  #: Probability mass beyond the recorded tokens that may be a float32 rounding error.
+_ROUNDING = 1e-6  #: A smaller probability mass outside the recorded tokens counts as float32 rounding error.
 
 
 def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, lenience: float) -> int:
-    """Return how many of a stored turn's ``offered`` tokens fresh ``coins`` in (0, 1) accept.
+    """Return how many of a stored turn's ``offered`` first tokens are accepted, by one coin for each token.
 
     ``lenience`` is a factor on the ratio of new to old probability; 1 is exact.
     """
@@ -49,17 +51,17 @@ class KnownDistribution(NamedTuple):
 
 
 class Redraw(NamedTuple):
-    """The token drawn at a rejected position."""
+    """The token drawn at a rejected position, or the state of a draw that needs more of p."""
 
-    token: int  #: token id; ``OTHER`` if too little of the distribution is known
+    token: int  #: token id; ``OTHER`` if the draw is open, because the coin fell on tokens whose p is unknown
     left: float = 0.0  #: with ``OTHER``: how far the coin reached into the mass of unknown tokens
 
 
 def redraw_known(now: KnownDistribution, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
     """Draw from the residual distribution, as far as p is known, by a fresh ``coin`` in (0, 1).
 
-    The coin falls either on the residual of the known tokens, which settles the draw, or on the mass of p beyond the
-    known tokens, which bounds the residual of the unknown tokens (rejection sampling).
+    The coin falls on one of two masses. On the residual of the known tokens, the draw is settled. On the mass that p
+    has outside the known tokens, the draw stays open: this mass only bounds the residual of the unknown tokens.
     """
     rest = _rejected_mass(now, turn, position, lenience)
     reached = coin * (float(rest.sum()) + now.tail)
@@ -81,11 +83,11 @@ def redraw_wider(
 ) -> Redraw:
     """Continue a draw that ``redraw_known`` left open at mass ``left``, now that more of p is known.
 
-    The first coin is uniform over the mass of the tokens that were unknown. If it falls on the residual
-    of tokens known now, the draw is settled. If it falls on the rest of their mass, a new draw with ``coin`` starts.
-    Otherwise the draw stays open.
+    ``before`` and ``now`` are p as known then and now. ``left`` is uniform over the mass of the tokens unknown before.
+    If it falls on the residual of a newly known token, the draw is settled. If it falls on the rest of the newly known
+    mass, a new draw with ``coin`` starts (rejection sampling). Otherwise the draw stays open.
     """
-    # Residuals of the tokens known before were settled by the first coin; only new ones count here.
+    # The first coin has missed the residuals of the tokens known before, so only newly known tokens count.
     new = ~np.isin(now.ids, before.ids)
     rest, mass = np.where(new, _rejected_mass(now, turn, position, lenience), 0.0), float(now.p[new].sum())
     if left < rest.sum():
@@ -108,19 +110,20 @@ def behaviour_of(
     """Return the distribution of the tokens that a lenient rule emits; an exact rule emits p itself.
 
     ``tokens`` are the kept tokens and, after a rejection, the token drawn there; ``logprobs`` and ``top`` are the
-    policy's. This distribution stays attached to the tokens, however often the turn is reused. If p was stored instead,
-    as if the current policy had drawn the tokens, the policy could drift away from its stored turns unnoticed.
+    policy's. The turn is stored with this distribution, however often it is reused. If p was stored instead, as if the
+    current policy had drawn the tokens, the policy could drift away from its stored turns unnoticed.
     """
     count, width = len(tokens), top.ids.shape[1]
     tables = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
     now = behaviour(tables.p, tables.q, lenience)
-    # p of the emitted tokens is known, even if they are not among the most probable tokens.
+    # The policy scored every emitted token, so p is known even for tokens outside the recorded top tokens.
     p = np.exp(np.array(logprobs, np.float64))
     q = known_probability(tokens, turn.top_ids[:count], turn.top_logprobs[:count])
+    # Accepted mass: `kept` of the emitted token, `both` of each recorded token.
     kept, both = np.minimum(q, lenience * p), np.minimum(tables.q, lenience * tables.p)
     rejected, rest = 1 - both.sum(1), np.maximum(tables.p - both, 0.0).sum(1)
     emitted = kept + np.maximum(p - kept, 0.0) * np.where(rest > 0, rejected / np.where(rest > 0, rest, 1.0), 1.0)
-    named = np.where(tables.ids == OTHER, -1.0, now)  # OTHER stands for many tokens: never among the best
+    named = np.where(tables.ids == OTHER, -1.0, now)  # OTHER is many tokens: never list it as a top token
     best = np.argsort(-named, axis=1, kind="stable")[:, :width]
     masses = np.maximum(np.take_along_axis(named, best, 1), 0.0)
     ids = np.take_along_axis(tables.ids, best, 1)
@@ -128,15 +131,15 @@ def behaviour_of(
 
 
 class RisenMass(NamedTuple):
-    """Sums for the monitor of the residual: emitted tokens that are likelier than before."""
+    """Sums for the exactness monitor of the ratio rule: emitted tokens that are likelier under p than under q."""
 
     matched: int  #: positions whose token is known to be likelier under p than under q
-    expected: float  #: sum of p's mass m on such tokens
-    variance: float  #: sum of m (1 - m)
+    expected: float  #: sum over positions of m, p's probability of all tokens that are likelier under p
+    variance: float  #: sum over positions of m (1 - m)
 
 
 def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
-    """Count emitted tokens with p > q; a rule without the right residual emits too few (``rules.monitor``)."""
+    """Count emitted tokens with p > q; a rule with a wrong residual emits too few such tokens (``rules.monitor``)."""
     assert scores.top is not None
     count = len(tokens)
     ids = scores.top.ids[:count].astype(np.int64)
@@ -150,8 +153,8 @@ def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
 
 
 def _rejected_mass(now: KnownDistribution, turn: StoredTurn, position: int, lenience: float) -> Floats:
-    # (p - min(q, l p))+ at the known tokens: the residual distribution before normalisation.
-    # A table may list a token twice (padding has probability 0), hence the sums by token.
+    # max(p - min(q, lenience * p), 0) at the known tokens: the residual distribution before normalisation.
+    # A recorded row may list a token twice (padding has probability 0), so sum q by token.
     old, inverse = np.unique(turn.top_ids[position].astype(np.int64), return_inverse=True)
     masses = np.bincount(inverse, np.exp(turn.top_logprobs[position].astype(np.float64)), minlength=len(old))
     index = np.minimum(np.searchsorted(old, now.ids), len(old) - 1)

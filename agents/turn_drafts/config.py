@@ -35,8 +35,8 @@ class ReuseConfig:
     """Logarithm of the lenience, instead of ``preset``; 0 is exact. Only for ``spec_rl``."""
     max_tokens: int = 1_000_000
     """Most stored tokens, at 8 bytes each plus 8 bytes per ``top_k`` token; the oldest turns are dropped first."""
-    # A stored token outside the recorded tokens is rejected: a broad distribution needs many recorded tokens, or
-    # sampling with `top_k`. Few recorded tokens cost reuse, not exactness.
+    # A stored token that is not among its recorded top tokens is rejected. A broad distribution therefore needs many
+    # recorded tokens, or sampling with `top_k`. With few recorded tokens, reuse is rarer but as exact.
     top_k: int = 64
     """Most probable tokens recorded per stored token, for ``rejection_sampling`` and ``spec_rl``."""
     fresh: float = 0.0
@@ -88,7 +88,8 @@ class RunAheadConfig:
     """Fraction of the engine's slots that precomputed turns may hold, in (0, 1]."""
     tokens: int | None = None
     """Most tokens that one training step may precompute; running turns are finished. ``None``: no limit."""
-    # On a shared device this slows the update. Engines on a GPU free their memory during the update and cannot run.
+    # Where engine and update share a device, precomputing slows the update. On a GPU, the engine frees its memory for
+    # the update and cannot precompute at all.
     during_update: bool | None = None
     """Precompute during the update of the policy; ``None`` does so with the local engine on the CPU."""
     max_tokens: int = 1_000_000

@@ -1,10 +1,13 @@
-"""Slots of an external engine; precomputed turns use only idle slots.
+"""Admission of turns to the slots of an external engine (vLLM or SGLang).
 
-vLLM and SGLang schedule by priority, which decides who waits and whose keys and values are evicted. Priority does not
-bound how many precomputed turns run, and in vLLM it takes no slot away. This module does both.
+A slot is the capacity to run one request. A precomputed turn is generated for a later training step, before its caller
+asks for it. Every other turn is a requested turn.
 
 A requested turn finds a slot unless requested turns hold all ``batch`` slots. Precomputed turns are admitted only to
 idle slots, at most ``slots`` of them. They end with their tokens so far when a requested turn needs a slot.
+
+The engine's priorities are not enough: they decide which request waits and whose keys and values are evicted. They do
+not limit how many precomputed turns run, and in vLLM they take no slot from a running request.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-#: Seconds after which an abort is repeated: a request may not have reached the engine the first time.
+#: Seconds until an abort is repeated: a request may reach the engine only after the first abort.
 _RETRY_SECONDS = 0.05
 
 
 class PrecomputingEngine(Protocol):
-    """An engine that schedules ``TurnRequest.precomputed_for`` after all other requests."""
+    """An engine that schedules requests with ``TurnRequest.precomputed_for`` after all other requests."""
 
     async def abort_precomputed(self, most: int | None = None) -> None:
         """End at most ``most`` precomputed requests with their tokens so far, the newest first."""
@@ -34,10 +37,10 @@ class IdleSlots:
     def __init__(self, engine: PrecomputingEngine, *, batch: int, slots: int) -> None:
         self._engine = engine
         self._batch = batch
-        self._slots = slots
+        self._slots = slots  # most precomputed turns at once
         self._requested = 0  # requested turns that hold or need a slot
-        self._precomputed: set[object] = set()
-        self._ended = 0  # number of abort_precomputed calls, from which waiting turns notice a new call
+        self._precomputed: set[object] = set()  # one object per precomputed turn that holds a slot
+        self._ended = 0  # number of abort_precomputed calls: a waiting turn gives up when it changes
         self._changed = asyncio.Event()
         self._freeing: asyncio.Task[None] | None = None
 
@@ -55,7 +58,7 @@ class IdleSlots:
 
     @asynccontextmanager
     async def idle(self) -> AsyncIterator[bool]:
-        """Wait for an idle slot for a precomputed turn; ``False`` if all precomputed turns were ended meanwhile."""
+        """Wait for an idle slot for a precomputed turn; yield ``False`` after an ``abort_precomputed``."""
         ended = self._ended
         while self._requested + len(self._precomputed) >= self._batch or len(self._precomputed) >= self._slots:
             await self._changed.wait()
@@ -89,6 +92,7 @@ class IdleSlots:
 
     @property
     def _missing(self) -> int:
+        # Slots that requested turns lack; precomputed turns must end to free them.
         return self._requested + len(self._precomputed) - self._batch
 
     async def _wait_for_change(self) -> None:
@@ -96,5 +100,6 @@ class IdleSlots:
             await asyncio.wait_for(self._changed.wait(), _RETRY_SECONDS)
 
     def _wake_waiting(self) -> None:
+        # Whoever waits holds the old event; a new event keeps later callers waiting.
         self._changed.set()
         self._changed = asyncio.Event()

@@ -11,9 +11,9 @@ from turntree.spec_tree.rules.level import Level
 class LastValidation(Source):
     """The turns of the last validation, as drafts of the next validation with the same noise.
 
-    A turn takes one pass until a weight update changes one of its tokens. The turn always equals plain decoding with
-    its seed. Turns come from validations alone (``reuse=False``) and are used in validations alone. The policy is never
-    trained on them, so they are unbiased.
+    A turn takes one pass as long as weight updates change none of its tokens. The result always equals plain decoding
+    with the turn's seed. Only turns of validations (``reuse=False``) are stored and drafted. The policy is never
+    trained on these turns, so the reuse adds no bias.
 
     Args:
         max_tokens: Most tokens held.
@@ -21,7 +21,7 @@ class LastValidation(Source):
 
     def __init__(self, *, max_tokens: int) -> None:
         self._free_tokens = max_tokens  # tokens that still fit
-        self._last: dict[int, NDArray[np.int32]] = {}
+        self._last: dict[int, NDArray[np.int32]] = {}  # tokens of each turn, by seed
 
     def repeats(self, request: TurnRequest) -> bool:
         return not request.reuse

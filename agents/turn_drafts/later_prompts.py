@@ -1,9 +1,10 @@
 """Prediction of the prompts of an episode's later turns from earlier episodes.
 
-A prompt extends the turn before it (its prompt and tokens) by the environment's answer. Answers are stored by the hash
-of the tokens before them. A chain of answers and stored turns predicts a whole episode from its first turn.
+A later prompt consists of an earlier turn's prompt, the turn's tokens and the environment's answer (for example the
+output of a tool). Answers are stored by the hash of all tokens before them. A chain of answers and stored turns
+predicts a whole episode from its first turn.
 
-Predictions do not decide what is sampled: a forgotten answer costs only speed.
+Predictions decide which passes start early, never what is sampled. A forgotten answer costs only speed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.ledger import StoredTurn
 
-#: Returns the stored turns that a prompt's request may begin with.
+#: Returns the stored turns that could draft the turn after a prompt.
 Waiting = Callable[[tuple[int, ...]], Sequence[StoredTurn]]
-_MAX_ANSWERS = 4  #: most answers kept of one turn
+_MAX_ANSWERS = 4  #: most answers kept after one turn
 _MAX_DEPTH = 64  #: most turns predicted ahead
 
 
 class LaterPrompts:
-    """The answers that followed at most ``most`` turns, and how often they repeat.
+    """The answers of the environment after up to ``most`` turns, and how often they repeat.
 
     Predicts prompts whose estimated probability is at least ``least_chance``, in (0, 1].
     """
@@ -30,7 +31,8 @@ class LaterPrompts:
     def __init__(self, *, most: int = 1 << 16, least_chance: float = 0.5) -> None:
         self._most = most
         self._least_chance = least_chance
-        self._answers: OrderedDict[int, list[tuple[int, ...]]] = OrderedDict()
+        self._answers: OrderedDict[int, list[tuple[int, ...]]] = OrderedDict()  # by hash of all tokens before
+        # Prompt and tokens of each finished turn whose next prompt has not come yet, by environment and task.
         self._open: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
         # Decaying counts of predictions that came true, and of all predictions.
         self._confirmed = self._predicted = 1.0
@@ -44,8 +46,8 @@ class LaterPrompts:
         return depth
 
     def reach(self, prompt: tuple[int, ...], state: DialogueState) -> None:
-        """Learn which turn a requested turn's prompt follows."""
-        # Byte strings compare fast; several ends may be prefixes, and the longest is the turn just before.
+        """Learn from a requested turn's prompt which answer followed the turn before."""
+        # Bytes compare fast. Several finished turns may be prefixes of the prompt; the longest is the turn just before.
         ends, whole = self._open.get((state.env, state.task), []), array("q", prompt).tobytes()
         end = max((end for end in ends if len(end) < len(whole) and whole.startswith(end)), key=len, default=None)
         if end is None:
@@ -66,7 +68,7 @@ class LaterPrompts:
         self, prompt: tuple[int, ...], sampled: Sequence[int], expected: Sequence[int], state: DialogueState
     ) -> None:
         """Record a finished turn; ``expected`` are the tokens of the stored turn that was its draft, if any."""
-        # The draft was rejected: the prompts predicted after it will not come.
+        # The turn differs from its draft, so the prompts predicted from the draft will not come: a wrong prediction.
         if len(expected) and tuple(sampled) != tuple(expected) and _key(prompt, expected) in self._answers:
             self._learn(False)
         self._open[state.env, state.task].append(array("q", [*prompt, *sampled]).tobytes())
@@ -74,7 +76,7 @@ class LaterPrompts:
     def after(
         self, prompt: tuple[int, ...], turn: StoredTurn, waiting: Waiting
     ) -> Iterator[tuple[tuple[int, ...], Sequence[StoredTurn]]]:
-        """Yield later prompts of the episode if ``turn`` follows ``prompt``, with stored turns, nearest first."""
+        """Yield later prompts, nearest first, and their stored turns, for an episode with ``turn`` after ``prompt``."""
         ends = [(*prompt, *turn.tokens.tolist())]
         for _ in range(self.depth):
             nearer, ends = ends, []
@@ -90,7 +92,7 @@ class LaterPrompts:
         self._open.clear()
 
     def _learn(self, confirmed: bool) -> None:
-        self._confirmed = 0.98 * self._confirmed + confirmed  # a memory of about 50 turns
+        self._confirmed = 0.98 * self._confirmed + confirmed  # the last 50 or so turns dominate
         self._predicted = 0.98 * self._predicted + 1
 
 

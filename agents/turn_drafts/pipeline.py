@@ -1,11 +1,15 @@
-"""An engine around an engine: draft a turn, generate once, label the turn with its exactness level.
+"""An engine around an engine: draft a whole turn, generate the turn, label its tokens with their exactness level.
 
-The sources are asked in order, and the first draft is used. The engine verifies the draft: it redraws the tokens
-with the noise that drew them, or keeps tokens by the ratio rule and samples the rest. Every source, the monitors, the
-counters and the draft sharing between replicas learn from every finished turn.
+The sources of drafts are asked in order, and the first draft is used. There are two ways to verify a draft:
 
-A draft decides how many passes a turn takes, never its distribution. ``Completion.levels`` states how exact its tokens
-are. Call ``close_step`` after every weight update.
+- Replay: the engine draws the turn again with the seed that drew the draft, and keeps the draft while both agree.
+- Ratio rule: one scoring pass keeps tokens by the ratio of new to old probability, and the engine samples the rest.
+
+Every source, the monitors, the counters and the draft sharing between replicas learn from every finished turn.
+
+A draft decides how many passes a turn takes. With an exact rule, it never changes the turn's distribution.
+``Completion.levels`` states how exact each token is (A to D, ``spec_tree.rules.level``). Call ``close_step`` after
+every weight update.
 """
 
 from __future__ import annotations
@@ -42,8 +46,8 @@ from turntree.spec_tree.rules.level import Level
 class PrefetchedPasses:
     """Passes over stored turns that start before the turns are requested; each result is handed out once.
 
-    A prefetched pass is the one that its turn will need: same prompt, tokens, noise and limits. If the turn is never
-    requested, the result is dropped, but the engine's draft store has learnt its tokens.
+    A prefetched pass has the prompt, tokens, noise and limits that the turn's own pass would have. If the turn is never
+    requested, its result is dropped, although the engine's draft store has already learnt the tokens.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,7 @@ class PrefetchedPasses:
         if key in self._running:
             return False
         task = self._running[key] = asyncio.create_task(work())
-        # Read the exception of a pass that nobody asks for, or asyncio logs it as never retrieved.
+        # Read the exception of a pass whose turn is never requested; otherwise asyncio logs it as never retrieved.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return True
 
@@ -85,26 +89,26 @@ def turn_key(request: TurnRequest) -> Hashable:
 
 
 def score_key(prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, top: int) -> Hashable:
-    # Scores depend on the transforms alone.
+    # Of the sampling parameters, only the transforms change scores.
     transforms = replace(sampling, seed=None, max_tokens=1, stop_token_ids=(), top_logprobs=0)
     return tuple(prompt_ids), tuple(token_ids), transforms, top
 
 
-Remember = Callable[[DialogueState, Sequence[int]], None]  #: Takes a whole turn, such as ``SpecForest.insert``.
+Remember = Callable[[DialogueState, Sequence[int]], None]  #: Takes a whole turn, as ``SpecForest.insert``.
 
 
 class DraftedTurns:
     """An ``Engine`` whose turns begin with drafts.
 
     Args:
-        engine: Generates, and scores where a draft is kept by the ratio rule.
-        sources: Asked in this order.
+        engine: Generates turns; it must also score tokens if a source has drafts with a ratio rule.
+        sources: Sources of drafts, asked in this order.
         slots: The engine's slots, if precomputed turns may hold some of them.
-        remember: Called with each continued turn, such as ``SpecForest.insert``: the engine saw only the rest of the
-            turn.
+        remember: Called with each turn verified by the ratio rule, for example ``SpecForest.insert``. The engine
+            sampled only the rest of such a turn, so its draft store lacks the whole turn.
         note: Called with each finished turn of training.
-        has_imported: Whether the draft store has imported turns. Their noise may be that of this run, so the monitors
-            then test no acceptance.
+        has_imported: Whether the draft store has imported turns (warm start). They may have been drawn with this run's
+            noise, so the monitors then test no acceptance.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class DraftedTurns:
     ) -> None:
         self.engine = engine
         self.monitors = Monitors()
-        self.counted = EngineStats()  #: counters of the finished turns, without precomputed ones
+        self.counted = EngineStats()  #: counters of the finished turns, without precomputed turns
         self._sources = tuple(sources)
         self._slots = slots
         self._remember = remember
@@ -131,7 +135,7 @@ class DraftedTurns:
         """Sample one turn, for this step or a later step; use the request's own draft if no source has a draft."""
         if request.precomputed_for:
             return await self._precompute(request)
-        # The draft store has seen what repeated noise sampled before, so its acceptance proves nothing.
+        # With repeated noise, the draft store has already seen the outcome: accepted drafts then test nothing.
         repeats = any(source.repeats(request) for source in self._sources)
         counts = not repeats and self.monitors.first_use(request.sampling.seed)
         drawn = await self._draw(self._wanted(request))
@@ -198,16 +202,16 @@ class DraftedTurns:
         turn_draft = next((draft for draft in drafts if draft is not None), None)
         if turn_draft is None:
             return await self._sample(request)
-        begun = 0
+        begun = 0  # prefetched passes started now
         if turn_draft.later is not None:
-            # The last prompt contains all earlier prompts, so an engine that computes it first caches them all.
+            # Each later prompt contains the earlier prompts: an engine that computes the last one first caches all.
             begun = sum(any(self._prefetch(later) for later in turns) for turns in reversed(turn_draft.later))
             await asyncio.sleep(0)  # always, so that siblings keep their order
         drawn = await (self._replay if turn_draft.rule is None else self._verify_and_continue)(request, turn_draft)
         return replace(drawn, begun=begun)
 
     async def _sample(self, request: TurnRequest) -> Drawn:
-        # The noise may have been used before although no source has a draft.
+        # Even without a draft, this seed's noise may have been used before; the level must say so.
         seed = request.sampling.seed
         level = next((level for source in self._sources if (level := source.level(seed)) is not None), None)
         completion = await self._generate(request)
@@ -247,7 +251,7 @@ class DraftedTurns:
         else:
             assert sampling.seed is not None
             whole, token_limit = prompt + head.token_ids, turn_draft.most - len(head.token_ids)
-            # Another derived seed: the rest must not share noise with the coins.
+            # Derive another seed, because the rest must not share noise with the coins of the ratio rule.
             rest = replace(sampling, seed=derive_seed(sampling.seed, 4), max_tokens=token_limit)
             state = within(request.state, whole)
             done = join(head, await self._generate(TurnRequest(whole, rest, state=state)))
@@ -283,10 +287,11 @@ class DraftedTurns:
 
 
 def _redraw(request: TurnRequest, turn_draft: TurnDraft) -> TurnRequest:
+    # The request that draws the draft's turn again, by the seed that drew the draft.
     sampling = replace(request.sampling, seed=turn_draft.seed)
     return replace(request, sampling=sampling, draft=turn_draft.tokens[: sampling.max_tokens])
 
 
 def _with_used_noise(completion: Completion, level: Level) -> Completion:
-    # The draft store has seen the earlier tokens of this noise, so its acceptance must not be tested.
+    # The draft store has already seen tokens drawn with this noise, so accepted drafts must not enter the monitors.
     return replace(completion, levels=str(level) * len(completion.token_ids), draft=completion.draft.untested())

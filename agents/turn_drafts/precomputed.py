@@ -1,13 +1,14 @@
-"""Turns precomputed for the next step in idle slots of the engine, as drafts of that step.
+"""Turns precomputed for the next training step in idle slots of the engine, as drafts of that step.
 
-A precomputed turn has the seed that its step will use. When the step requests the turn, the current policy verifies the
-precomputed tokens in one pass (seeded replay). The result is what that seed samples under that policy, token for token.
-The policy was not trained on the turn, so it is level B.
+A precomputed turn is generated before its step requests it, with the seed that the step will use. When the step
+requests the turn, the current policy verifies the precomputed tokens in one pass: it draws the turn again with that
+seed (seeded replay). The result equals plain decoding with the seed under the current policy, token for token. The
+policy was not trained on the precomputed tokens, so the turn has exactness level B.
 
-A requested turn never waits for a precomputed turn. A turn that loses its slot to a requested turn or to a weight
-update keeps its tokens as the draft that it continues from.
+A requested turn never waits for a precomputed turn. A precomputed turn that loses its slot, to a requested turn or to a
+weight update, keeps its tokens and continues from them later.
 
-Not supported: sampling without a seed, which has no noise to precompute with.
+Not supported: sampling without a seed, because the noise of the later step is then unknown.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class RunAheadStats:
 
 
 class PrecomputedTurns(Source):
-    """Precomputes turns of later steps, and drafts them in their step.
+    """Precomputes turns of later steps, and offers them as drafts in their step.
 
-    ``store`` has turns from a snapshot. ``slots`` is needed if the engine does not bound precomputed turns itself.
-    ``noise`` returns the noise seed for a request's seed after a number of further closed steps.
+    ``store`` has turns from a snapshot. ``slots`` is needed if the engine does not limit precomputed turns itself.
+    ``noise(seed, steps)`` returns the noise seed of a request with ``seed`` once ``steps`` more steps are closed.
     """
 
     def __init__(
@@ -69,12 +70,13 @@ class PrecomputedTurns(Source):
         self._slots = slots
         self._noise = noise
         self._stats = RunAheadStats()
-        self._step = self._closed = 0
+        self._step = self._closed = 0  # latest step that has begun or ended, and latest step that has ended
         self._spent = 0  # tokens precomputed in this step
-        self._active = True
+        self._active = True  # False while paused
         self._pending = 0  # requests that are in the engine, or wait for a slot
         self._changed = asyncio.Event()
-        self._running: dict[asyncio.Task[Completion], int] = {}
+        self._running: dict[asyncio.Task[Completion], int] = {}  # step that each precomputed turn is for
+        #: results of running turns, by storage key and seed: a repeated request waits for the first one
         self._computing: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
 
     @property
@@ -91,7 +93,7 @@ class PrecomputedTurns(Source):
         return None if turn is None else TurnDraft(source=self, tokens=turn.tokens, level=Level.B, seed=seed)
 
     def level(self, seed: int | None) -> Level | None:
-        # A seed that precomputed a turn has used its noise, also for turns at other prompts.
+        # Precomputing a turn used the noise of its seed, also for turns with that seed at other prompts.
         if seed is None or not self.store.used(seed):
             return None
         return Level.C if seed in self.store.trained else Level.B
@@ -107,7 +109,7 @@ class PrecomputedTurns(Source):
     async def precompute(self, request: TurnRequest) -> Completion:
         """Sample a turn for the later step that the request names, with that step's seed.
 
-        The turn is aborted, with its tokens so far, if its step has begun or the token budget is spent.
+        The result is marked as aborted, with the tokens so far, if the step has begun or the token budget is spent.
         """
         seed = request.sampling.seed
         if seed is None:
@@ -115,7 +117,7 @@ class PrecomputedTurns(Source):
         task = asyncio.current_task()
         assert task is not None
         if self._noise is not None:
-            # Each step closed until then changes the noise of a seed.
+            # A seed's noise changes with every closed step: use the noise of the turn's own step.
             seed = self._noise(seed, request.precomputed_for - 1 - self._closed)
         request = replace(request, prompt_ids=tuple(request.prompt_ids), sampling=replace(request.sampling, seed=seed))
         key = storage_key(request.prompt_ids, request.sampling), seed
@@ -135,7 +137,8 @@ class PrecomputedTurns(Source):
         step = request.precomputed_for
         turn = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
         started = False
-        # A turn that lost its slot starts again with its tokens as the draft, until its step or the budget ends it.
+        # A turn that lost its slot starts again with its tokens as the draft, until its step begins or the budget is
+        # spent.
         while await self._may_continue(step):
             kept = self.store.peek(key, seed)
             self.store.use(seed, step)
@@ -148,7 +151,7 @@ class PrecomputedTurns(Source):
             if turn.finish_reason is not FinishReason.ABORT:
                 self.store.put(key, seed, turn.token_ids, step=step)
                 return turn
-            if new:  # otherwise an abort may have cut off the draft's unverified end
+            if new:  # without new tokens, the abort may have come before the draft's end was verified: keep the draft
                 self.store.put(key, seed, turn.token_ids, step=step)
             self._stats.preempted += self._active and step > self._step
         return replace(turn, finish_reason=FinishReason.ABORT)
@@ -178,7 +181,7 @@ class PrecomputedTurns(Source):
     async def begin_step(self, step: int) -> None:
         """Stop precomputing turns of ``step``, which is about to request them.
 
-        Returns once the tokens precomputed for it are stored.
+        Returns once the tokens precomputed for ``step`` are stored.
         """
         self._step = max(step, self._step)
         self._wake_waiting()

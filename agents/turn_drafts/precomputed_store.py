@@ -1,11 +1,12 @@
 """The store of precomputed turns that wait for their step.
 
-The key of a turn is its exact prompt, the sampler's transforms and its seed. The turn drafts what that seed samples
-under the policy of its step. Any draft is correct to use, so the store is free to keep or drop turns. A draft may not
-claim every exactness level: a policy that was trained on tokens from its noise depends on that noise.
+A precomputed turn is generated for a later training step, before that step requests it. The key of a turn is its exact
+prompt, the sampler's transforms and its seed. In its step, the turn drafts what that seed samples under the current
+policy. Verification corrects any draft, so the store may keep or drop turns freely.
 
-A turn is handed out for promotion (level B) only if no turn of its seed was in an episode that the policy may have been
-trained on. False positives of ``SeenSeeds`` only mean that fewer turns are handed out.
+The exactness level depends on the seed: a policy that was trained on tokens drawn with a seed depends on that seed's
+noise. The store therefore hands out a turn (as level B) only if no turn with its seed was in an episode that the policy
+may have been trained on. ``SeenSeeds`` may report an unused seed as used; then fewer turns are handed out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class PrecomputedCounts:
 class PrecomputedStore:
     """Precomputed turns by prompt, transforms and seed. Not thread-safe: use it in one event loop.
 
-    Above ``max_tokens``, the oldest turns are dropped. ``trained`` holds the trained seeds of a snapshot.
+    Above ``max_tokens``, the oldest turns are dropped. ``trained`` holds the seeds of trained turns from a snapshot.
 
     Example:
         >>> store = PrecomputedStore(max_tokens=100)
@@ -57,10 +58,10 @@ class PrecomputedStore:
         self._tokens = 0
         self._turns: dict[tuple[Hashable, int], PrecomputedTurn] = {}
         self._used: dict[int, int] = {}  # last step for which a seed's noise was used
-        self._shown: set[int] = set()
+        self._shown: set[int] = set()  # seeds of turns that went into an episode of the current step
 
     def put(self, key: Hashable, seed: int, tokens: tuple[int, ...], *, step: int) -> None:
-        """Store a turn's tokens so far; ``key`` is all that its distribution depends on except the seed."""
+        """Store a turn's tokens so far; ``key`` holds prompt and transforms, as ``turn_storage.storage_key``."""
         self.use(seed, step)
         self._remove((key, seed))
         if not tokens:
@@ -79,7 +80,7 @@ class PrecomputedStore:
         return (key, seed) in self._turns and seed not in self.trained
 
     def take(self, key: Hashable, seed: int) -> PrecomputedTurn | None:
-        """Remove and return a turn that may be promoted; ``None`` if there is none."""
+        """Remove and return a turn; ``None`` if there is none, or if the policy was trained on its noise."""
         turn = self._turns.get((key, seed))
         if turn is None:
             return None
@@ -95,7 +96,7 @@ class PrecomputedStore:
         self._used[seed] = max(step, self._used.get(seed, step))
 
     def used(self, seed: int) -> bool:
-        """Return whether the noise of ``seed`` precomputed something for a step that is not over."""
+        """Return whether a turn was precomputed with ``seed`` for a step that is not over."""
         return seed in self._used
 
     def show(self, seed: int) -> None:
@@ -103,7 +104,7 @@ class PrecomputedStore:
         self._shown.add(seed)
 
     def close_step(self, step: int) -> None:
-        """Record that the policy was trained on the shown turns; drop the remaining turns of ``step``."""
+        """Record that the policy was trained on the shown turns; drop the unused turns of ``step`` and before."""
         self.trained.add(self._shown)
         self._shown.clear()
         for key, turn in list(self._turns.items()):

@@ -8,7 +8,7 @@ from turntree.spec_tree.rules.ledger import Ledger
 
 
 class PrefixReuse(DraftedTurns):
-    """An ``Engine`` that reuses stored turns of the same state over a ``ScoringEngine``.
+    """An ``Engine`` that drafts from stored turns with the same prompt, around a ``ScoringEngine``.
 
     Call ``close_step`` after every weight update. ``StoredTurns`` describes the modes.
 
@@ -17,7 +17,8 @@ class PrefixReuse(DraftedTurns):
         config: Mode and limits of the reuse.
         vocabulary: Size of the policy's vocabulary.
         max_context: Most tokens of prompt and response together that the engine takes; ``None`` for no limit.
-        remember: Called with each reused turn, such as ``SpecForest.insert``: the engine saw only the rest of the turn.
+        remember: Called with each turn verified by the ratio rule, for example ``SpecForest.insert``: the engine
+            sampled only the rest of such a turn.
         seed: Seed for turns requested without a seed; ``None`` for fresh entropy.
     """
 

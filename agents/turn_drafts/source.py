@@ -1,7 +1,7 @@
 """The interface of the sources of turn-level drafts.
 
-A draft never changes the distribution of a turn. It decides how many passes the turn takes, and which exactness level
-its tokens may claim.
+A turn-level draft proposes all tokens of a turn. With an exact rule, it never changes the turn's distribution. It
+decides how many passes the turn takes, and which exactness level (A to D) its tokens may claim.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class TurnDraft:
     tokens: Sequence[int]  #: token ids, shape (tokens,)
     #: Exactness level of the turn's tokens with this draft; with a ``rule``, of the kept and redrawn tokens.
     level: Level
-    seed: int | None = None  #: seed of the noise that drew the tokens; the turn is drawn with it too
+    seed: int | None = None  #: seed of the noise that drew the tokens; the turn is drawn with this seed too
     stored: StoredTurn | None = None  #: the stored turn that begins with the tokens
-    #: keep tokens by the ratio of new to old probability, instead of a draw with ``seed``
+    #: rule that keeps tokens by the ratio of new to old probability; ``None`` draws the turn again with ``seed``
     rule: RatioRule | None = None
     most: int | None = None  #: most tokens of the turn; ``None`` is the request's own limit
-    #: Predicted later turns of the episode if this draft is right, each with its possible drafts; ``None`` without a
-    #: prediction.
+    #: Later turns of the episode that are predicted if this draft is right, nearest first; for each turn its possible
+    #: drafts. ``None`` if nothing is predicted.
     later: Sequence[Sequence[DraftedRequest]] | None = None
 
 
 class DraftedRequest(NamedTuple):
-    """A requested turn and a draft of it."""
+    """The request for a turn, and a draft of the turn."""
 
     request: TurnRequest
     turn_draft: TurnDraft
@@ -49,10 +49,10 @@ class Drawn:
     turn_draft: TurnDraft | None  #: the draft that was used
     completion: Completion
     seed: int | None  #: the seed of all the turn's noise; ``None`` for several seeds
-    kept: int = 0  #: tokens of the draft that the turn begins with
+    kept: int = 0  #: number of the draft's first tokens that the turn begins with
     wider: int = 0  #: passes that asked for more of the distribution after a rejection
-    begun: int = 0  #: passes over later turns that were started with this turn
-    early: bool = False  #: whether the turn's pass started before the turn was requested
+    begun: int = 0  #: prefetched passes over later turns that were started with this turn
+    early: bool = False  #: whether the turn used a prefetched pass, started before the turn was requested
 
     @property
     def aborted(self) -> bool:

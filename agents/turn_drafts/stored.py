@@ -1,21 +1,22 @@
 """Stored turns as drafts: what an earlier trajectory sampled at the same state.
 
-A turn is keyed by the exact tokens of its prompt, the sampler's transforms and the sample's number in its group. Reuse
-therefore continues across a tool call exactly as long as the observation is reproduced, and a turn drawn at another
+A turn is keyed by the exact tokens of its prompt, the sampler's transforms and the sample's number in its group. After
+a tool call, reuse therefore continues only if the tool returned the same tokens as before. A turn drawn at another
 temperature is never used. Three modes:
 
 - ``same_seed``: the turn is drawn again with its own seed, with the stored tokens as its draft. The result is what that
   seed samples under the current policy.
 - ``rejection_sampling``: one pass scores the stored turn. Its tokens are accepted by the ratio of new to old
-  probability, the token at the first rejection is drawn from the residual distribution, and the rest is sampled. The
-  result is exact with any number of recorded tokens (``rules.top_k``).
-- ``spec_rl``: SPEC-RL's rule (arXiv 2509.23232). Level D; the distribution that drew each token is recorded.
+  probability. The token at the first rejected position is drawn from the residual distribution (``acceptance``), and
+  the rest is sampled. The result is exact however few top tokens are recorded (``rules.top_k``).
+- ``spec_rl``: SPEC-RL's rule (arXiv 2509.23232), which keeps more tokens and is biased (level D). The distribution that
+  drew each token is recorded.
 
 A stored turn is used once, in a later step than its own, and chosen without looking at its tokens (``ledger``). Coins
-and noise are new in every step, even if the caller's seeds repeat.
+(the random numbers that accept tokens) and noise are new in every step, even if the caller's seeds repeat.
 
-With ``early``, the passes over an episode's later stored turns start with the first turn (``later_prompts``). An
-episode that is reproduced whole then waits for the passes of one turn instead of all. The sampled tokens stay the same.
+With ``early``, the passes over an episode's later stored turns start with the first turn (``later_prompts``). If every
+turn is reproduced, the episode waits as long as for one turn. The sampled tokens stay the same.
 
 Not supported: turns that are sampled while the policy is updated (asynchronous training).
 """
@@ -46,17 +47,17 @@ class ReuseStats:
     drafted_turns: int = 0  #: turns with a stored turn as their draft
     offered: int = 0  #: stored tokens that were verified
     reused: int = 0  #: stored tokens that were accepted
-    whole: int = 0  #: turns in which all stored tokens were accepted
+    whole: int = 0  #: turns that kept every token of their draft
     wider: int = 0  #: passes that asked for more of the distribution after a rejection
-    early: int = 0  #: passes over stored turns started before their turn was requested
+    early: int = 0  #: prefetched passes: passes over stored turns that started before the turn was requested
     early_used: int = 0  #: prefetched passes whose turn was then requested
 
 
 class StoredTurns(Source):
     """Earlier turns at the same state, as drafts.
 
-    ``max_context`` is the engine's limit of prompt and response together. ``seed`` is for turns
-    requested without a seed.
+    ``max_context`` is the engine's limit of prompt and response together. ``seed`` seeds the turns that are requested
+    without a seed.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class StoredTurns(Source):
         seed = _turn_seed(request)
         if _fraction(seed, 1) < self.config.fresh:
             return None
-        # Each use of the turn's randomness has its own number, so that no two uses share noise.
+        # `derive_seed(seed, n)`: every use of the turn's randomness has its own number n, so no two uses share noise.
         replayed = self.ledger.take(_key(request), pick=derive_seed(seed, 2))
         if replayed is None:
             return None
@@ -125,7 +126,7 @@ class StoredTurns(Source):
         def drafted_request(prompt: tuple[int, ...], stored: StoredTurn) -> DraftedRequest:
             sampling = replace(request.sampling, max_tokens=stored.token_limit)
             state = within(request.state, prompt)
-            # A prefetched pass of the ratio rule only scores, so its coins are never used.
+            # A prefetched pass of the ratio rule only scores tokens, so the coins of this draft are never used.
             turn_draft = self._turn_draft_of(stored, sampling, Level.C, coins=0)
             later = replace(request, prompt_ids=prompt, sampling=sampling, state=state, draft=())
             return DraftedRequest(later, turn_draft)
@@ -169,9 +170,9 @@ class StoredTurns(Source):
         turn = stored_turn(completion, sampling, seed=drawn.seed, width=self._width)
         if turn is None or self._has_no_ratio(sampling):
             return
-        # A turn redrawn from a turn that the policy was trained on depends on the same noise.
+        # If the policy was trained on the draft, this turn depends on the noise that the policy was trained on.
         trained = worst_level(completion.levels) in (Level.C, Level.D)
-        # The rank depends on the seed alone: a retried episode does not count as a second draw.
+        # `ledger` chooses among stored turns by rank. The rank depends on the seed alone: a retry has the same rank.
         rank = derive_seed(_turn_seed(drawn.request), 6)
         self.ledger.add(_key(drawn.request), turn, rank=rank, trained=trained)
 
@@ -196,9 +197,10 @@ def _turn_seed(request: TurnRequest) -> int:
     return request.sampling.seed
 
 
+# The key under which a request's turn is stored, optionally for another prompt.
 def _key(request: TurnRequest, prompt: tuple[int, ...] | None = None) -> tuple[float, ...]:
     return *storage_key(request.prompt_ids if prompt is None else prompt, request.sampling), request.sample
 
 
-def _fraction(*parts: int) -> float:
+def _fraction(*parts: int) -> float:  # uniform in [0, 1)
     return derive_seed(*parts) / (1 << 63)

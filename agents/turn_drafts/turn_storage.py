@@ -1,4 +1,4 @@
-"""Conversion of turns to the ledger's form and back."""
+"""Conversion of turns to the form of the ledger, the store of whole turns for reuse, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turntree.spec_tree.rules.ledger import StoredTurn
 
 
 def storage_key(prompt: Sequence[int], sampling: Sampling) -> tuple[float, ...]:
-    """Return the exact state and every sampling parameter that shapes the distribution there."""
+    """Return a hash of the exact prompt, and every sampling parameter that changes the distribution after it."""
     return (
         DialogueState.from_tokens(prompt).exact,
         sampling.temperature,
@@ -30,7 +30,7 @@ def storage_key(prompt: Sequence[int], sampling: Sampling) -> tuple[float, ...]:
 def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None, width: int) -> StoredTurn | None:
     """Return a turn in the ledger's form; ``None`` if it was aborted or could not be verified later.
 
-    Keeps ``width`` most probable tokens with each token.
+    Keeps the ``width`` most probable tokens at each position.
     """
     count, top = len(completion.token_ids), narrowed(completion.top, width)
     if completion.finish_reason is FinishReason.ABORT or not count or (width and top is None):
@@ -49,17 +49,17 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
 
 
 class Offer(NamedTuple):
-    """The part of a stored turn that may be emitted now."""
+    """The part of a stored turn that a request allows as a draft."""
 
     tokens: list[int]  #: first tokens of the stored turn, up to the first stop token of the request; at least one
-    most: int  #: most tokens of the turn
+    most: int  #: most tokens of the new turn
 
 
 def offer(turn: StoredTurn, sampling: Sampling) -> Offer:
     """Return the part of a stored turn that the request allows."""
     most = sampling.max_tokens
     if not turn.stopped and len(turn.tokens) < turn.token_limit:
-        most = min(most, len(turn.tokens))  # the turn ended because the context was full
+        most = min(most, len(turn.tokens))  # the stored turn ended because the context was full
     tokens = turn.tokens[:most].tolist()
     for index, token in enumerate(tokens):
         if token in sampling.stop_token_ids:
@@ -68,7 +68,7 @@ def offer(turn: StoredTurn, sampling: Sampling) -> Offer:
 
 
 def within(state: DialogueState | None, prompt: Sequence[int]) -> DialogueState | None:
-    """Return the state after ``prompt``, inside a turn of the same dialogue."""
+    """Return the dialogue state after ``prompt``, which may end inside a turn of ``state``'s dialogue."""
     if state is None:
         return None
     return DialogueState.from_tokens(prompt, task=state.task, tools=state.tools, env=state.env)

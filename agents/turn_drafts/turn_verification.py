@@ -1,7 +1,8 @@
 """Verification of a stored turn under the current policy by one scoring pass.
 
-The result is the beginning of a turn: the accepted tokens and the token drawn after them, with everything that a
-completion reports. ``acceptance`` implements the rule.
+The result is the beginning of a turn: the accepted tokens, and the token drawn at the first rejected position. The
+caller samples the rest. ``acceptance`` implements the rule: coins (uniform random numbers) accept tokens by the ratio
+of new to old probability.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from turntree.spec_tree.rules.level import Level
 from turntree.spec_tree.rules.noise import uniform
 from turntree.spec_tree.rules.top_k import OTHER
 
-#: Factor on the number of requested tokens of a distribution if the known ones were not enough. On two cores, vLLM
-#: reports 64 of 151,936 tokens in 37 ms, 1,024 in 56 ms, 16,384 in 305 ms and all in 2.5 s.
+#: Factor on the number of requested top tokens, each time that the known top tokens did not settle a draw. On two
+#: cores, vLLM reports 64 of 151,936 tokens in 37 ms, 1,024 in 56 ms, 16,384 in 305 ms and all in 2.5 s.
 _WIDENING = 16
-_MAX_REDRAWS = 8  #: Most coins that a rejection needs: one for each number of requested tokens up to any vocabulary.
+_MAX_REDRAWS = 8  #: Most coins for one rejection: the first, and 7 for wider passes (16 ** 7 exceeds any vocabulary).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class RatioRule:
     """Acceptance of a stored turn's tokens by the ratio of new to old probability."""
 
     lenience: float  #: factor on the ratio; 1 is exact
-    top: int  #: most probable tokens to record at each position
+    top: int  #: number of most probable tokens to record at each position
     vocabulary: int  #: size of the policy's vocabulary
     seed: int  #: seed of the coins, used for nothing else
 
@@ -54,10 +55,10 @@ class RatioRule:
 class Verification(NamedTuple):
     """The verified beginning of a turn."""
 
-    #: Accepted tokens and, after a rejection, the token drawn there. The finish reason has no meaning.
+    #: Accepted tokens and, after a rejection, the token drawn there. Its finish reason is a placeholder.
     head: Completion
     kept: int  #: number of accepted tokens
-    wider: int  #: passes that asked for more of the distribution after the rejection
+    wider: int  #: extra passes that requested more top tokens, to settle the draw after the rejection
 
 
 async def verify(
@@ -71,7 +72,7 @@ async def verify(
 ) -> Verification:
     """Keep the ``offered`` first tokens of a stored turn that the current policy accepts.
 
-    ``prompt`` precedes the turn. ``sampling`` has the same transforms with which the turn was drawn.
+    ``prompt`` is the turn's prompt. ``sampling`` must have the transforms with which the stored turn was drawn.
     """
     top, lenience = rule.top, rule.lenience
     scores = await engine.score(prompt, offered, sampling, top=top)
@@ -98,7 +99,7 @@ async def verify(
         passes += wider
         policy += exact[-1:]
         if _reshapes(sampling):
-            # `now` is the distribution after all transforms; the policy's own takes another pass.
+            # `now` is the distribution after all transforms; the policy's own probability takes another pass.
             passes += 1
             policy[-1:] = (await engine.score(before, (drawn.token,), sampling)).policy_logprobs or exact[-1:]
     emitted = tokens[: len(exact)]

@@ -1,8 +1,8 @@
 """Conversion of SGLang's answers to completions and scores.
 
-SGLang reports log-probabilities of sampled tokens at the request's temperature before top-k, top-p and min-p, as
-``Completion.logprobs`` needs. The distribution after these cuts is computed from the recorded most probable tokens, if
-these tokens cover it.
+SGLang reports log-probabilities of sampled tokens at the request's temperature, before top-k, top-p and min-p (the
+cuts). These are ``Completion.logprobs``. The distribution after the cuts is computed here from the recorded most
+probable tokens, if they include every token that the cuts keep.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 def forget_aborted(manager: Any, answer: Mapping[str, Any]) -> None:
-    # SGLang 0.5.12 keeps requests that were aborted in its queue for ever (`TokenizerManager.rid_to_state`).
+    # SGLang 0.5.12 never removes a request that was aborted while queued from `TokenizerManager.rid_to_state`.
     if (answer["meta_info"].get("finish_reason") or {}).get("type") == "abort":
         for name, state in list(manager.rid_to_state.items()):  # also requests whose answer nobody awaits
             if state.finished:
@@ -71,7 +71,7 @@ def reverified(answer: Mapping[str, Any], count: int, sampling: Sampling) -> Com
     if reason is FinishReason.ABORT:
         return Completion(token_ids=(), logprobs=(), finish_reason=reason)
     rows = (info.get("input_top_logprobs") or [])[-count:]
-    # Two most probable tokens always differ: equal ids show that turntree's hooks wrote them.
+    # SGLang's two most probable tokens always differ, so equal ids show that turntree's hooks wrote this row.
     if len(rows) != count or not all(row and len(row) == 2 and row[0][1] == row[1][1] for row in rows):
         return None
     table = _table(rows)
@@ -91,9 +91,9 @@ def cuts(sampling: Sampling) -> bool:
 
 
 def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
-    """Return log-probabilities at temperature 1 of the ``count`` last tokens and of the token after them.
+    """Return log-probabilities at temperature 1 of the last ``count`` tokens of the prompt and of the next token.
 
-    ``width`` most probable tokens were requested at each position.
+    ``width`` is the number of most probable tokens that were requested at each position.
     """
     info = answer["meta_info"]
     given = _chosen(info["input_token_logprobs"][-count:] if count else [])
@@ -107,7 +107,7 @@ def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
 def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
     drafted, accepted = info.get(DRAFTED), info.get(ACCEPTED)
     if drafted is None or accepted is None:
-        # Plain decoding, or SGLang's own drafts: SGLang reports verify steps, but not the drafted tokens.
+        # Plain decoding, or SGLang's own drafts, for which SGLang reports verify steps but no drafted tokens.
         steps = info.get("spec_verify_ct") or max(tokens - 1, 0)
         return DraftStats(verify_steps=min(tokens, 1) + steps, accepted=max(tokens - 1 - steps, 0))
     return DraftStats(
@@ -116,7 +116,7 @@ def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
 
 
 def _reason(info: Mapping[str, Any], tokens: Sequence[int], sampling: Sampling) -> FinishReason:
-    # SGLang checks the length first; a stop token at the last allowed position is still a stop.
+    # SGLang checks the length before stop tokens. Report a stop token at the last allowed position as a stop.
     reason = info.get("finish_reason") or {}
     if reason.get("type") == "length" and tokens and tokens[-1] in sampling.stop_token_ids:
         return FinishReason.STOP
@@ -151,7 +151,7 @@ def _numbers(values: Sequence[Any]) -> Floats:
 
 
 def _greedy_top(tokens: Sequence[int], width: int) -> TokenLogprobs:
-    # All mass is on the sampled token; the other columns are arbitrary tokens with probability 0.
+    # The sampled token has probability 1; the other columns hold arbitrary other tokens with probability 0.
     ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
     sampled = np.array(tokens, np.int32)[:, None]
     ids = np.where(ids == sampled, ids[:, :1], ids)
@@ -170,7 +170,7 @@ def _cut_top(
     if sampling.top_k != -1:
         keep &= np.arange(p.shape[1]) < sampling.top_k
     complete = p.shape[1] == vocabulary
-    # Top-p counts mass after min-p and top-k. Without min-p and top-k, the mass is 1, whatever was recorded.
+    # Top-p is a fraction of the mass after min-p and top-k. Without these two cuts, that mass is 1.
     uncut = sampling.min_p == 0 and sampling.top_k == -1
     mass = np.ones((len(p), 1)) if uncut else (p * keep).sum(1, keepdims=True)
     covered = ~keep.all(1) | uncut | complete

@@ -9,7 +9,8 @@ from turntree.agents.engines.served.settings import ServedConfig
 from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
 
 # SGLang 0.5.12 with context_length C refuses prompts of C - 6 or more tokens, and ends a turn at C - 2 tokens in all.
-# The extra positions are never filled: turntree requests at most `max_context` tokens, and drafts end with the turn.
+# turntree therefore asks for a longer context. The extra positions are never filled: requests and drafts end at
+# `max_context`.
 KEPT = 6  #: positions added to ``max_context``; a prompt of ``max_context - 1`` tokens must be below ``C - 6``
 #: Environment variable that lets ``context_length`` exceed the model's limit.
 ALLOWANCE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
@@ -21,7 +22,7 @@ def allowance(arguments: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         ValueError: If the model's context is shorter than ``max_context``.
     """
-    # `max_context` may not exceed the model's limit. C may, but SGLang allows that only with the variable.
+    # `max_context` must not exceed the model's limit. `context_length` may; SGLang then requires the variable.
     limit, wanted = _model_limit(arguments), int(arguments["context_length"]) - KEPT
     if wanted > limit:
         raise ValueError(
@@ -54,7 +55,7 @@ class SglangEngineConfig(ServedConfig):
     """Settings of an SGLang engine in this process."""
 
     draft_tokens: int = 0
-    """Most tokens of one request in one pass, including the last sampled token; 0 decodes without drafts."""
+    """Maximum tokens of one request in one pass, including the last sampled token; 0 decodes without drafts."""
     speculation: SglangSettings = field(default_factory=SglangSettings)
     """Settings of turntree's draft worker."""
 

@@ -15,9 +15,9 @@ from turntree.agents.engines.sglang.wire import OURS, REVERIFIES
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
 _IDLE_SECONDS = 60.0  #: seconds that running requests may take to end before the cache is emptied
-_RECORDED = 64  #: most probable tokens requested to compute the distribution after top-p or min-p
-#: Arguments with which SGLang schedules by priority, higher numbers first. Without the second argument, requests
-#: without a number would come last.
+_RECORDED = 64  #: number of most probable tokens to request if the distribution after top-p or min-p must be computed
+#: Arguments with which SGLang schedules by priority, higher numbers first. Without the second argument, requests that
+#: name no priority would come last.
 PRIORITIES = {"enable_priority_scheduling": True, "default_priority_value": 0}
 
 
@@ -25,8 +25,9 @@ class SglangDialect:
     """The ``Dialect`` of SGLang: the arguments of a request except its id."""
 
     priority_setting: ClassVar[str] = "enable_priority_scheduling=true and default_priority_value=0"
-    spare: ClassVar[int] = 1
-    #: Priority of a precomputed turn's requests, below ``PRIORITIES`` by more than SGLang's threshold of preemption.
+    spare: ClassVar[int] = 1  #: SGLang always samples one token after a re-verified draft
+    #: Priority of precomputed turns (generated before their caller asks). The default priority is higher by more than
+    #: SGLang's preemption threshold, so other requests may preempt them.
     precomputed: ClassVar[int] = -1000
 
     def __init__(self, *, speculates: bool, vocabulary: int | None) -> None:
@@ -66,7 +67,7 @@ class SglangDialect:
         arguments = self.turn(with_draft, 0)
         entries = turn_entries(request, given=len(turn_draft), reverified=True)
         arguments["sampling_params"]["custom_params"] = {OURS: True, **entries}
-        # The hooks write the draws in place of the two most probable tokens (`drawing.reverify`).
+        # `drawing.reverify` returns each drawn token in place of the two most probable tokens.
         return arguments | {"logprob_start_len": len(prompt) - 1, "top_logprobs_num": 2}
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class SglangDialect:
         }
 
     def again(self, asked: Any, answer: Any) -> None:
-        """SGLang computes everything that is asked for, so no request is repeated."""
+        """Return ``None``: SGLang's answers are complete, so no request is repeated."""
 
     def completion(self, answer: Mapping[str, Any], sampling: Sampling) -> Completion:
         return answers.completion(answer, sampling, vocabulary=self.vocabulary)
@@ -96,7 +97,7 @@ class SglangDialect:
     def _recorded(self, sampling: Sampling) -> int:
         if not sampling.top_logprobs or not answers.cuts(sampling):
             return sampling.top_logprobs
-        # Recording one token more than top_k shows that the recorded tokens cover all kept tokens.
+        # If one token more than top_k is recorded, the recorded tokens include every kept token.
         count = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
         return count if self.vocabulary is None else min(count, self.vocabulary)
 
@@ -107,7 +108,7 @@ def reverifies_drafts(states: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def wait_until(flushed: Callable[[], bool]) -> None:
-    """Call ``flushed`` until it succeeds: SGLang empties its cache only if no request runs or just ended.
+    """Call ``flushed`` until it returns ``True``: SGLang refuses to empty its cache while requests run or just ended.
 
     Raises:
         TimeoutError: If running requests did not end.

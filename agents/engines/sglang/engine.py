@@ -1,13 +1,13 @@
 """SGLang's engine, started by this process, as an engine of turntree.
 
-SGLang runs its model in its own processes. SGLang's client runs here on a thread with its own event loop, so callers
-on any event loop can share one engine.
+SGLang runs its model in its own processes. SGLang's client runs in this process, on a thread with its own event loop.
+Callers on any event loop can therefore share one engine.
 
 Not available from SGLang:
 
-- The distribution after top-p or min-p if more than 64 tokens share it. ``Completion.behaviour_logprobs`` and ``top``
-  are then empty; ``score`` returns both from the whole vocabulary, which is slow.
-- The sums of the exactness monitors.
+- The distribution after top-p or min-p if it keeps more than 64 tokens. ``Completion.behaviour_logprobs`` and ``top``
+  are then empty; ``score`` computes both from the whole vocabulary, which is slow.
+- The sums that the exactness monitors test.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class SglangEngine(ServedTurns):
             import sglang
         except ModuleNotFoundError as error:
             raise MissingExtra("the SGLang engine", "sglang") from error
-        # SGLang would choose a port now and bind it seconds later; a connection of Ray may take it meanwhile.
+        # SGLang would choose a port now and bind it seconds later; meanwhile Ray may take that port.
         arguments = {"nccl_port": free_port(), **self.config.to_engine_args(str(model))}
         with _environment({VARIABLE: self.config.to_variable(), **allowance(arguments)}):
             self._engine: Any = sglang.Engine(**arguments)
         self._thread = EventThread("the SglangEngine")
-        # SGLang's synchronous methods use only `run_until_complete` of the loop.
+        # SGLang's synchronous methods use only `run_until_complete` of their loop: run it on this engine's thread.
         self._engine.loop = SimpleNamespace(run_until_complete=self._thread.call)
         self._live: set[str] = set()
         vocabulary = int(self._engine.tokenizer_manager.model_config.vocab_size)
@@ -71,7 +71,7 @@ class SglangEngine(ServedTurns):
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
         """Load new weights in place, once running requests have ended.
 
-        Keys and values are dropped, the draft store is kept. ``version=None`` adds 1 to the version.
+        Cached keys and values are dropped, the draft store is kept. ``version=None`` adds 1 to the version.
 
         Raises:
             RuntimeError: If SGLang refuses the weights.
@@ -98,7 +98,7 @@ class SglangEngine(ServedTurns):
         self._engine.release_memory_occupation()
 
     def resume_memory(self) -> None:
-        """Allocate the memory again; the weights must then be updated."""
+        """Allocate the memory again; the weights are undefined until they are updated."""
         self._engine.resume_memory_occupation()
 
     @property

@@ -2,8 +2,9 @@
 
 If turntree is installed in SGLang's environment, the server samples seeded requests as ``SglangEngine`` does. With
 ``--speculative-algorithm TURNTREE``, the server also drafts. ``python -m sglang.launch_server`` of 0.5.12 parses its
-arguments before it loads plugins: use ``NGRAM`` there, with ``TURNTREE_SGLANG='{"replace_ngram": true}'``. Without
-turntree, the server ignores seeds, and a turn may also end at the model's own end tokens.
+arguments before it loads plugins, so it does not know ``TURNTREE``: use ``NGRAM`` there, with
+``TURNTREE_SGLANG='{"replace_ngram": true}'``. If turntree is not installed there, the server ignores seeds, and a turn
+may also end at the model's own end tokens.
 
 No text is sent or received. The limits of SGLang are listed in ``engine``; weights can only be updated from a
 checkpoint.
@@ -27,8 +28,8 @@ class SglangServer(ServedTurns):
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
     ``max_context=None`` leaves the limit of prompt and response together to the server. ``vocabulary`` is needed to
-    score with transforms other than temperature 1. With ``speculates``, parameters that drafts do not support are
-    refused. ``seconds`` is the time limit of a turn. Raises ``MissingExtra`` if httpx is not installed.
+    score with sampling parameters other than temperature 1. With ``speculates``, sampling parameters that drafts do not
+    support are refused. ``seconds`` is the time limit of a turn. Raises ``MissingExtra`` if httpx is not installed.
     """
 
     def __init__(

@@ -23,14 +23,14 @@ ALGORITHM = "TURNTREE"  #: name of turntree's algorithm: ``speculative_algorithm
 class SglangSettings(DraftSettings):
     """Settings of turntree's draft worker in SGLang."""
 
-    # The largest size is always `speculative_num_draft_tokens`. If empty, the smaller sizes are 1, 2, 4, ... on the
-    # CPU, and 1 on an accelerator, where each size needs its own attention and graphs.
+    # `speculative_num_draft_tokens` is always added as the largest width. If `widths` is empty, the smaller widths are
+    # 1, 2, 4, ... on the CPU, and 1 on an accelerator, where each width needs its own attention and CUDA graphs.
     widths: tuple[int, ...] = ()
-    """Ascending tree sizes to choose among, in tokens of a request per pass (1 is plain decoding)."""
+    """Ascending tree sizes to choose from, in tokens per request and pass (1 is plain decoding)."""
     max_depth: int = 32
     """Greatest depth of a draft."""
     min_probability: float = 0.2
-    """Draft a node if the estimated probability that its whole path is accepted is at least this."""
+    """Minimum estimated probability that the path from the root to a node is accepted; other nodes are not drafted."""
     replace_ngram: bool = False
     """Replace SGLang's worker for ``NGRAM``, for launchers that know only built-in algorithm names."""
 
@@ -54,7 +54,7 @@ class SglangSettings(DraftSettings):
         return (*(width for width in self.widths or default_widths if width < widest), widest)
 
     def most_width(self, rows: int, widths: Sequence[int], device: str) -> int:
-        """Return the widest of ``widths`` that a pass of ``rows`` requests may have, at least the first.
+        """Return the widest of ``widths`` that a pass of ``rows`` requests may have, the first if none is allowed.
 
         >>> SglangSettings().most_width(256, (1, 2, 4, 8, 9), "cuda"), SglangSettings().most_width(9, (1, 9), "cuda")
         (8, 9)
@@ -67,8 +67,8 @@ class SglangSettings(DraftSettings):
 def graph_sizes(most: int) -> list[int]:
     """Return the ascending batch sizes up to ``most`` whose graphs are captured for each width.
 
-    SGLang's own list with drafts is three times as long and takes three times as long to capture. A batch is padded to
-    the next size: by at most a half, from 64 requests on by at most a third.
+    With drafts, SGLang's own list is three times as long, and its graphs take three times as long to capture. A batch
+    is padded to the next size: by at most a half, from 64 requests on by at most a third.
 
     >>> graph_sizes(24), len(graph_sizes(256)), graph_sizes(512)[-3:]
     ([1, 2, 4, 8, 12, 16, 24], 17, [384, 448, 512])

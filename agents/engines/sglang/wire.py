@@ -1,6 +1,7 @@
-"""Entries sent with a request into SGLang's processes (``sampling_params["custom_params"]``), and returned.
+"""Entries that a request carries into SGLang's processes, and that SGLang's answers carry back.
 
-The entries are a mark and the entries of ``request_wire``. Nothing here imports SGLang: client and server both use it.
+A request's entries are in ``sampling_params["custom_params"]``: the mark ``OURS``, and the entries of ``request_wire``.
+Client and server both import this module, so it does not import SGLang.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@ from typing import Any
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 
-#: Versions with which every patch of turntree was tested. Other versions use vLLM's own verification and refuse
-#: requests with a seed (``drawing.model_runner``); ``VllmEngine`` does not start with them.
+#: Versions with which every patch of turntree was tested. With other versions, vLLM verifies drafts by its own rule,
+#: requests with a seed are refused (``drawing.model_runner``), and ``VllmEngine`` does not start.
 CHECKED = ("0.24", "0.28")
 #: The suffix that vLLM appends to a caller's request id; an offline ``LLM`` appends no suffix.
 _REQUEST_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 
 
 def worker_wrapper() -> Any:
-    # Each worker process creates its worker in this class, and the model runner in its init_device.
+    # In every worker process, this class creates the worker, and its method init_device creates the model runner.
     return importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
 
 
@@ -39,7 +39,7 @@ def is_checked() -> bool:
     return installed_version().startswith(tuple(f"{version}." for version in CHECKED))
 
 
-def drafts_here() -> bool:
+def drafts_here() -> bool:  # whether this rank's worker drafts
     # vLLM's scheduler reads drafts from the first tensor-parallel rank of the last pipeline stage only.
     return bool(importlib.import_module("vllm.distributed.parallel_state").get_tp_group().is_first_rank)
 
@@ -51,15 +51,15 @@ def is_first_engine(vllm_config: Any) -> bool:
 def stop_tokens(parameters: Any) -> frozenset[int]:
     stops = set(parameters.stop_token_ids or ())
     if not parameters.ignore_eos:
-        # Versions without eos_token_id hold the end token in all_stop_token_ids.
+        # In versions without eos_token_id, all_stop_token_ids contains the end token.
         end = getattr(parameters, "eos_token_id", None)
         stops |= parameters.all_stop_token_ids if end is None else {end}
     return frozenset(stops)
 
 
 def draft_near_the_end(runner: Any, longest: int) -> None:
-    # When one request is within one draft of the context limit, vLLM would stop drafting for the whole batch and
-    # verify token 0 instead. turntree's drafter already keeps each draft within the context.
+    # If one request is less than a draft away from the context limit, vLLM would stop drafting for the whole batch and
+    # verify token 0 instead. Raise that limit: turntree's drafter already keeps each draft within the context.
     if hasattr(runner, "effective_drafter_max_model_len"):
         runner.effective_drafter_max_model_len = runner.max_model_len + longest + 1
 
@@ -67,7 +67,7 @@ def draft_near_the_end(runner: Any, longest: int) -> None:
 def call_before_drafts_are_taken(runner: Any, ready: Callable[[], None]) -> None:
     """Call ``ready`` once the scheduler has the sampled tokens, before vLLM takes the drafts.
 
-    ``ready`` returns when the drafts are computed.
+    ``ready`` must wait until the drafts are computed.
     """
     take = runner.take_draft_token_ids
 
@@ -88,7 +88,7 @@ def end_tokens(model_config: Any) -> frozenset[int]:
 
 
 def known_tokens(model_config: Any) -> tuple[int, str]:
-    """Return the size of the vocabulary and the hash of the tokenizer."""
+    """Return the size of the vocabulary and the hash of the tokenizer, which identify the token ids of a model."""
     return model_config.get_vocab_size(), tokenizer_hash(
         model_config.tokenizer, revision=model_config.tokenizer_revision
     )

@@ -15,10 +15,10 @@ _STEP_TOKENS = 8192  #: Default limit of tokens per step: draft positions and pr
 
 
 def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> dict[str, Any]:
-    """Add the defaults of turntree's drafter on an accelerator to vLLM's arguments.
+    """Return vLLM's arguments with the defaults of turntree's drafter on an accelerator.
 
     Arguments that the caller set are kept, and arguments for other drafters are returned unchanged. ``rows`` is the
-    most requests per step, ``ranks`` the number of processes that share the model.
+    maximum number of requests per step, ``ranks`` the number of processes that share the model.
     """
     speculative = arguments.get("speculative_config")
     if speculative is None or not drafts_by_turntree(speculative):
@@ -39,7 +39,8 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
             **settings.to_additional_config(),
         }
         completed["scheduler_cls"] = SCHEDULER
-        # vLLM refuses custom drafters under asynchronous scheduling; `ngram_interface` replaces ngram_gpu.
+        # vLLM refuses custom drafters under asynchronous scheduling. Select vLLM's drafter ngram_gpu instead:
+        # `overlap/ngram_interface.py` substitutes turntree's drafter for its class.
         completed["speculative_config"] = {
             "method": "ngram_gpu",
             "num_speculative_tokens": longest,
@@ -50,7 +51,7 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
 
 
 def is_ours(vllm_config: Any) -> bool:
-    # turntree replaces ngram_gpu only if additional_config has turntree's section.
+    # A user may want vLLM's own ngram_gpu: turntree replaces it only if additional_config has turntree's section.
     speculative, additional = vllm_config.speculative_config, vllm_config.additional_config
     return (
         speculative is not None
@@ -79,6 +80,7 @@ class VllmEngineConfig(ServedConfig):
     """Time limit for starting the engine, in seconds."""
 
     def __post_init__(self) -> None:
+        # The text advises to set `speculative_config` as a field of this class, not in engine_args.
         self._check({}, _RESERVED, "speculation is the field speculative_config")
 
     def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:

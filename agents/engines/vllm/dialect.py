@@ -27,7 +27,7 @@ class VllmRequest:
     fields: dict[str, Any]  #: fields of vLLM's ``SamplingParams``
     priority: int = 0  #: vLLM schedules higher numbers later
     known: int | None = (
-        None  #: first prompt tokens without requested log-probabilities; ``None``: no prompt token has any
+        None  #: how many first prompt tokens may be cached (``again``); ``None``: never repeat the request
     )
 
 
@@ -35,8 +35,8 @@ class VllmDialect:
     """The ``Dialect`` of vLLM."""
 
     priority_setting: ClassVar[str] = "scheduling_policy=priority"
-    spare: ClassVar[int] = 0
-    precomputed: ClassVar[int] = 1  #: priority of a precomputed turn's requests
+    spare: ClassVar[int] = 0  #: vLLM's sampled token is the last token of a re-verified draft
+    precomputed: ClassVar[int] = 1  #: priority of precomputed turns (generated before their caller asks)
 
     def __init__(self, *, speculates: bool) -> None:
         self.speculates = speculates
@@ -62,7 +62,8 @@ class VllmDialect:
         return _scoring_request(list(whole), scoring_parameters(top), known)
 
     def again(self, asked: VllmRequest, answer: Any) -> VllmRequest | None:
-        # vLLM computes no log-probabilities for cached tokens, and reports only afterwards how many were cached.
+        # Repeat without the cache if too many tokens were cached: vLLM computes no log-probabilities at cached
+        # positions, and reports the number of cached tokens only afterwards.
         if asked.known is None or answer is None or asked.fields["skip_reading_prefix_cache"]:
             return None
         if (answer.num_cached_tokens or 0) < asked.known:
@@ -103,7 +104,7 @@ class VllmDialect:
 
 
 def _scoring_request(prompt: list[int], fields: dict[str, Any], known: int) -> VllmRequest:
-    # Keys and values of the first `known` tokens may come from the cache: no log-probability is requested for them.
+    # The keys and values of the first `known` tokens may be cached, because these tokens need no log-probability.
     return VllmRequest(prompt=prompt, fields={**fields, "skip_reading_prefix_cache": False}, known=known)
 
 
@@ -117,8 +118,8 @@ def _was_scored(answer: Any) -> bool:
 def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
     """Return the fields of vLLM's ``SamplingParams`` except ``seed``.
 
-    turntree's seed is sent as ``request_wire.SEED``. A turn ends only at ``stop_token_ids``, not at the model's own end
-    tokens.
+    turntree's seed is sent separately, as ``request_wire.SEED``. A turn ends only at ``stop_token_ids``, not at the
+    model's own end tokens.
 
     Raises:
         UnsupportedSampling: If vLLM would silently draw from another distribution, or refuse the request later.

@@ -1,11 +1,11 @@
-"""turntree's drafter inside vLLM: drafts are chains of tokens sampled earlier at the same dialogue state.
+"""turntree's drafter inside vLLM: it drafts chains of tokens that were sampled earlier at the same dialogue state.
 
 vLLM creates one drafter in each worker process (``speculative_config`` with ``method=custom_class``) and calls
 ``propose`` once per step, after sampling. turntree's vLLM plugin passes the model runner, which holds the requests.
-A turn is keyed by its dialogue state (``request_wire``), or else by the tokens of its prompt.
+A turn is keyed by the dialogue state sent with its request (``request_wire``), or else by the tokens of its prompt.
 
-Drafting runs on its own thread while vLLM passes the sampled tokens to its scheduler and its callers. vLLM waits only
-when it takes the drafts (``settle``).
+Drafting runs on its own thread while vLLM passes the sampled tokens to its scheduler and its callers. vLLM waits for
+that thread only when it takes the drafts (``settle``).
 
 Drafts change how many passes a turn takes, never its tokens. The draft store belongs to the drafter: the store
 survives ``reset_prefix_cache``, sleep and weight updates.
@@ -42,8 +42,8 @@ _MAX_FINISHED = 1 << 16  #: Finished requests whose counters are kept until the 
 
 class _Served(NamedTuple):
     request: Any  #: vLLM's object; a different object under the same id is a different request
-    slot: int  #: slot of the turn in ``Chains``
-    by_text: bool  #: whether a stop string may end the turn; only vLLM's front end checks stop strings
+    slot: int  #: index of the turn in ``Chains``, the drafter's table of live turns
+    by_text: bool  #: whether a stop string may end the turn, which only vLLM's front end sees
 
 
 class ForestDrafter(ServedDrafter):
@@ -68,19 +68,19 @@ class ForestDrafter(ServedDrafter):
         self._rows: dict[str, _Served] = {}
         self._requests: list[Any] = []  #: vLLM's objects of the last step's batch
         self._request_count = 0  #: number of vLLM's requests in the last step
-        self._slots = np.zeros(0, np.int32)  #: slot of each request's turn, -1 for none
+        self._slots = np.zeros(0, np.int32)  #: index of each request's turn in ``Chains``, -1 for none
         self._all_known = False  #: whether each request of the batch has a slot
         self._drafts = np.zeros((0, self._deepest), np.int32)
         self._lengths = np.zeros(0, np.int32)
         self._drawn: dict[str, list[int]] = {}  #: tokens drawn at a draft's positions, by request, until its pass ends
-        self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()  #: counters that no caller has read
         self._prompt_tokens = 0  #: prompt tokens of the requests that joined in the last step
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turntree-drafts")
         self._drafting: Future[None] | None = None
         self._runner: Any = None
-        #: Ascending draft lengths. If not empty, all drafts of a step get one length from this list (``graphs``).
+        #: Ascending draft lengths with CUDA graphs (``graphs``). Unless empty, all drafts of a step get one of them.
         self.lengths: Sequence[int] = ()
-        #: Whether vLLM verifies this worker's drafts. Of several ranks, only one drafts.
+        #: Whether vLLM verifies this worker's drafts. Of several ranks, only the leading one drafts.
         self.leads = True
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
@@ -125,8 +125,8 @@ class ForestDrafter(ServedDrafter):
     ) -> list[list[int]]:
         """Start drafting for the next step; vLLM calls this after each step.
 
-        ``sampled_token_ids`` are empty for requests inside their prompt; ``num_tokens_no_spec`` counts the tokens of
-        each row of ``token_ids_cpu``. The returned lists are filled by the time ``settle`` returns.
+        ``sampled_token_ids`` has an empty list for each request that is still inside its prompt. ``num_tokens_no_spec``
+        counts the tokens of each row of ``token_ids_cpu``. The returned lists are filled once ``settle`` returns.
         """
         if not self.leads:
             return [[] for _ in sampled_token_ids]
@@ -135,7 +135,7 @@ class ForestDrafter(ServedDrafter):
             self.counts.steps += 1
             self._update_batch(self._runner.input_batch.req_ids, self._runner.requests)
             self._session.mark_step(began, went_on=bool(self._rows))
-            # A request that is still inside its prompt sampled nothing: end 0 makes `read` skip it.
+            # A request that is still inside its prompt sampled nothing: with end 0, `read` skips its row.
             ends = num_tokens_no_spec[: len(sampled_token_ids)]
             if not all(sampled_token_ids):
                 ends = ends * np.fromiter(map(bool, sampled_token_ids), np.bool_, len(ends))
@@ -151,7 +151,7 @@ class ForestDrafter(ServedDrafter):
     def settle(self) -> None:
         """Wait until the drafts of the last ``propose`` are computed.
 
-        Every other method that reads the drafter's state must call this first.
+        Every method that reads the drafter's state must call ``settle`` first.
         """
         drafting, self._drafting = self._drafting, None
         if drafting is not None:
@@ -177,7 +177,7 @@ class ForestDrafter(ServedDrafter):
             if self.lengths:
                 lengths[:] = self._cut_to_common_length(drafts, lengths, self.lengths)
                 lengths[self._slots < 0] = 0
-            # vLLM already holds `proposed`: change it in place.
+            # `propose` has already returned this list to vLLM: change it in place.
             if lengths.any():
                 proposed[:] = drafts.tolist()
                 short = np.flatnonzero(lengths < self._deepest)
@@ -189,14 +189,14 @@ class ForestDrafter(ServedDrafter):
     def _cut_to_common_length(
         self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]
     ) -> int:
-        # Longer drafts are cut to the common length, and shorter drafts are filled with token 0.
+        # Cut longer drafts to the common length, and fill shorter drafts with token 0.
         length = common_length(lengths, choices, self._chain_budget.most(len(lengths)))
         self._chains.cut(self._slots, length)
         np.maximum(drafts, 0, out=drafts)  # padding is verified too, and -1 is not a token id
         return length
 
     def record_given(self, request_id: str, drawn: list[int]) -> None:
-        """Record the tokens drawn at the positions of a request's draft (``reverified_prompts``)."""
+        """Record the tokens that the policy drew at the positions of a whole turn's draft (``reverified_prompts``)."""
         if self.leads:
             self._drawn[request_id] = drawn
 
@@ -226,7 +226,7 @@ class ForestDrafter(ServedDrafter):
         return self.counts.to_dict() | held | self.forest.imported_counters()
 
     def _update_batch(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
-        # Compare objects, not ids: a caller may reuse an id for another request.
+        # Compare request objects, not ids: a caller may reuse an id for another request.
         batch = list(map(requests.get, ids))
         unchanged = len(batch) == len(self._requests) and self._request_count == len(requests)
         if unchanged and all(map(is_, batch, self._requests)):
@@ -247,7 +247,7 @@ class ForestDrafter(ServedDrafter):
             if request is None or request.prompt_token_ids is None:
                 continue
             if is_reverified(request.sampling_params.extra_args):
-                # A re-verified turn ends within its pass over the prompt; it is never drafted for.
+                # A re-verified turn (its prompt ends with the draft) ends in the pass over its prompt: draft nothing.
                 self._insert_reverified(request, [*self._drawn.pop(id_, ()), *sampled[index]])
                 continue
             (slot,) = self._chains.begin([self._turn(request)])
@@ -276,7 +276,8 @@ class ForestDrafter(ServedDrafter):
         )
 
     def _drop_finished(self, requests: Mapping[str, Any]) -> None:
-        # vLLM has dropped these requests. `Chains` discards a turn that is not complete: it was aborted.
+        # vLLM has dropped these requests. `Chains` discards incomplete turns, which were aborted, unless a stop string
+        # may have ended them (`keep`).
         gone = [id_ for id_, row in self._rows.items() if requests.get(id_) is not row.request]
         for id_ in gone:
             row = self._rows.pop(id_)

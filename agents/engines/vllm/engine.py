@@ -1,13 +1,13 @@
 """vLLM's asynchronous engine, started by this process, as an engine of turntree.
 
-vLLM runs its model in its own process. vLLM's client runs here on a thread with its own event loop. Callers on any
-event loop can therefore share one engine, and a synchronous method blocks no other caller.
+vLLM runs its model in its own process. vLLM's client runs in this process, on a thread with its own event loop. Callers
+on any event loop can therefore share one engine, and a synchronous method blocks no other caller.
 
 Not available from vLLM:
 
-- The policy's log-probabilities with ``top_p`` or ``top_k``: ``Completion.logprobs`` then equals
+- The policy's log-probabilities before truncation by ``top_p`` or ``top_k``: ``Completion.logprobs`` then equals
   ``behaviour_logprobs``, after truncation. ``score`` returns both.
-- Which tokens were drafted and accepted (``Completion.accepted``), and the sums of the exactness monitors.
+- Which tokens were drafted and accepted (``Completion.accepted``), and the sums that the exactness monitors test.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class VllmEngine(ServedTurns):
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
-        """Load all weights in place; drop keys and values, keep the draft store.
+        """Load all weights in place; drop cached keys and values, keep the draft store.
 
         Running requests continue with the new weights. ``version=None`` adds 1 to the version.
         """
@@ -87,7 +87,7 @@ class VllmEngine(ServedTurns):
         return len(self._live)
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values; keep the draft store."""
+        """Drop all cached keys and values; keep the draft store."""
         self._thread.call(self._llm.reset_prefix_cache(reset_running_requests=True))
 
     def abort_all(self) -> int:

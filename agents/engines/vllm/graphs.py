@@ -1,21 +1,22 @@
 """CUDA graphs of the whole model for steps with drafts.
 
-With a drafter, vLLM 0.24 captures whole graphs only for steps in which every request has a draft of the greatest
-length, up to 512 tokens. All other steps, with and without drafts, run piecewise. vLLM's mode for any batch
-(``FULL``) cannot use the faster attention kernels for few queries per request. With this module, steps without drafts
-use the graphs that vLLM captures without a drafter, and steps with drafts use additional graphs:
+With a drafter, vLLM 0.24 captures graphs of the whole model only for steps in which every request has a draft of the
+greatest length, up to 512 tokens. All other steps, with and without drafts, run piecewise (several graphs, attention
+outside). vLLM's mode for any batch (``FULL``) cannot use the faster attention kernels for few queries per request. With
+this module, steps without drafts use the graphs that vLLM captures without a drafter. Steps with drafts use additional
+graphs of one of two kinds:
 
-- *by tokens*, for up to 1 + ``longest`` tokens per request, if the attention kernels take requests of unequal lengths
-  from a graph: FlashAttention, and every backend that supports any batch in ``FULL`` (Triton);
-- *by length*, for one draft length and a number of requests, if the kernels take only drafts of equal length
-  (FlashInfer on Blackwell). The drafter then gives all drafts of a step one common length.
+- *by tokens*: a graph for a total number of tokens, with up to 1 + ``longest`` tokens per request. It needs attention
+  kernels that take unequal lengths in a graph: FlashAttention, and backends that take any batch in ``FULL`` (Triton).
+- *by length*: a graph for one draft length and a number of requests, for attention kernels that take only drafts of
+  equal length (FlashInfer on Blackwell). The drafter then gives all drafts of a step one common length.
 
 Steps that process prompts run piecewise, as without a drafter.
 
 Patches the model runner of vLLM 0.24 and 0.28: ``uniform_decode_query_len``, ``_check_and_update_cudagraph_mode``
 (adds the graphs), ``_determine_batch_execution_and_padding``, ``_dummy_run`` and ``_warmup_and_capture`` (choose the
-graphs of a step), ``_build_attention_metadata`` (queries per request while graphs by tokens are captured), and
-``dispatch`` of its cudagraph dispatcher. Tests: ``test_graphs.py``.
+graphs of a step), ``_build_attention_metadata`` (tokens per request while graphs by tokens are captured), and the
+method ``dispatch`` of its cudagraph dispatcher. Tests: ``test_graphs.py``.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def draft_lengths(longest: int) -> list[int]:
 
 
 def _batches(rows: int, length: int, longest: int, tokens: int) -> list[int]:
-    # Numbers of requests for which graphs of one draft length are captured, each of at most `tokens` tokens.
+    # The numbers of requests for which a graph of this draft length is captured, with at most `tokens` tokens each.
     most = min(rows, tokens // (1 + length))
     counts = sorted({1, 2, 4, *range(8, 64, 8), *range(64, most, 32), most})
     return [n for n in counts if n <= most and length <= draft_length(n, longest)]
@@ -86,8 +87,9 @@ class DraftGraphs:
         self._full: Any = importlib.import_module("vllm.config").CUDAGraphMode.FULL
         self._vllm_config = runner.vllm_config
         self._by_tokens = False  #: whether drafts of any lengths have graphs
-        self._by_length: dict[int, list[Any]] = {}  #: graphs by tokens per request, each list ascending in requests
-        self._captured: Any = None  #: cudagraph mode that is being captured
+        #: keys of the graphs by length: for each number of tokens per request, ascending in requests
+        self._by_length: dict[int, list[Any]] = {}
+        self._captured: Any = None  #: cudagraph mode that is being captured, ``None`` outside capture
         self._most_queries = 0  #: most tokens of one request in the step being dispatched
         self._upstream = {
             name: getattr(runner, name)
@@ -99,7 +101,7 @@ class DraftGraphs:
                 "_build_attention_metadata",
             )
         } | {"dispatch": self._dispatcher.dispatch}
-        # vLLM sets 1 + longest draft with a drafter; 1 gives steps without drafts the graphs of plain decoding.
+        # With a drafter, vLLM sets this to 1 + the longest draft. 1 gives steps without drafts plain decoding's graphs.
         runner.uniform_decode_query_len = self._dispatcher.uniform_decode_query_len = 1
         runner._check_and_update_cudagraph_mode = self.choose
         runner._determine_batch_execution_and_padding = self.determine
@@ -116,7 +118,7 @@ class DraftGraphs:
         # Only FULL_AND_PIECEWISE and FULL_DECODE_ONLY capture decode steps separately from prompts.
         if not mode.separate_routine() or mode.decode_mode() != self._full:
             return
-        # A model may mix attention kinds: a graph holds all layers, so the weakest backend decides.
+        # A model may mix attention backends. A graph holds all layers, so the least capable backend decides.
         support_levels = {
             self._graph_support(backend, group.kv_cache_spec)
             for backends, group in zip(attention_backends, kv_cache_groups, strict=True)
@@ -124,8 +126,8 @@ class DraftGraphs:
         }
         if support_levels == {"ALWAYS"}:
             self._add_by_tokens()
-            # Larger steps without prompts have whole graphs now; piecewise graphs would only cost memory and start
-            # time.
+            # Larger steps without prompts now have whole graphs. Drop their piecewise graphs, which cost memory and
+            # start time.
             for pieces in (keys[kind] for kind in keys if kind != self._full):
                 pieces.intersection_update([key for key in pieces if key.num_tokens <= _PIECEWISE])
         elif support_levels <= {"ALWAYS", "UNIFORM_BATCH"} and self._runs_alone():
@@ -137,7 +139,7 @@ class DraftGraphs:
                 self._add_by_length(rows, tokens)
 
     def _graph_support(self, backend: Any, spec: Any) -> str:
-        # FlashAttention takes requests of unequal lengths from a graph, whatever its builder reports.
+        # FlashAttention takes requests of unequal lengths in a graph, although its builder may report less.
         if backend.get_name() == "FLASH_ATTN":
             return "ALWAYS"
         support = str(backend.get_builder_cls().get_cudagraph_support(self._vllm_config, spec).name)
@@ -145,7 +147,7 @@ class DraftGraphs:
         return support if support == "ALWAYS" or backend.get_name() == "FLASHINFER" else "NEVER"
 
     def _runs_alone(self) -> bool:
-        # Other engines, pipeline stages, ranks or LoRA adapters would pad the same steps to other sizes.
+        # Other engines, pipeline stages, ranks or LoRA adapters would pad steps to sizes without graphs by length.
         config = self._vllm_config
         parallel = config.parallel_config
         engines = parallel.data_parallel_size * parallel.pipeline_parallel_size * parallel.decode_context_parallel_size
@@ -173,7 +175,7 @@ class DraftGraphs:
         self._runner.drafter.lengths = lengths
 
     def determine(self, *args: Any, max_num_scheduled_tokens: int, **kwargs: Any) -> Any:
-        # vLLM calls `dispatch` with the step's token count alone, so remember the longest request here.
+        # vLLM passes `dispatch` only the step's token count, so remember the longest request's tokens here.
         self._most_queries = max_num_scheduled_tokens
         determine = self._upstream["_determine_batch_execution_and_padding"]
         with self._queries(max_num_scheduled_tokens if max_num_scheduled_tokens in self._by_length else 1):
@@ -196,7 +198,7 @@ class DraftGraphs:
                         return self._full, key
             uniform_decode = False  # no graph of this length; vLLM's uniform graphs are for one token per request
         if self._by_tokens and self._captured is not None:
-            # A size may have a whole and a piecewise graph: capture the kind that vLLM asked for.
+            # A size may have a whole and a piecewise graph: capture the kind that vLLM requested.
             valid_modes = valid_modes or {self._captured}
         # A request with more than 1 + longest draft tokens processes a prompt, so the step runs piecewise.
         elif self._by_tokens and self._most_queries > 1 + self._longest:
@@ -212,7 +214,7 @@ class DraftGraphs:
             self._captured = None
 
     def warmup_and_capture(self, desc: Any, *args: Any, **kwargs: Any) -> Any:
-        # Capture a uniform graph with its own number of tokens per request.
+        # A uniform graph (equal lengths) is captured with its own number of tokens per request.
         with self._queries(desc.num_tokens // desc.num_reqs if desc.uniform else 1):
             return self._upstream["_warmup_and_capture"](desc, *args, **kwargs)
 
@@ -226,7 +228,7 @@ class DraftGraphs:
             self._runner.uniform_decode_query_len = before
 
     def build_attention_metadata(self, *args: Any, max_query_len: int, **kwargs: Any) -> Any:
-        # A capture passes the token count of its dummy batch, but the kernel for few queries must be captured.
+        # A capture passes its dummy batch's token count. Cap it, so that the kernel for few queries is captured.
         if self._by_tokens and self._captured == self._full:
             max_query_len = min(max_query_len, 1 + self._longest)
         return self._upstream["_build_attention_metadata"](*args, max_query_len=max_query_len, **kwargs)

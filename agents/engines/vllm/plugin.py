@@ -1,8 +1,9 @@
 """turntree's vLLM plugin, which vLLM loads in each of its processes by entry point.
 
-The plugin ends engines with their server (``orphans``), refuses seeds that would be ignored
-(``drawing.model_runner``), and patches ``WorkerWrapperBase.init_device``. After that method has created the model
-runner, the patch repairs the CPU build and passes the runner to turntree's drafter, if one is configured.
+The plugin ends engines when their server ends (``orphans``), refuses seeds that vLLM would ignore
+(``drawing.model_runner``), and patches ``WorkerWrapperBase.init_device``. After ``init_device`` has created the model
+runner, the patch repairs vLLM's CPU build, installs turntree's sampling (``drawing``) and CUDA graphs (``graphs``), and
+passes the runner to turntree's drafter, if one is configured.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def register() -> None:
 
 
 def prepare(runner: Any) -> None:
-    """Prepare a model runner for drafts and seeds."""
+    """Prepare a model runner for turntree's drafts and seeds."""
     if runner.device.type == "cpu":
         cpu_repair.repair()
         cpu_repair.repair_reload(runner)

@@ -1,12 +1,12 @@
 """A client of a server started by ``vllm serve``, with token ids in and out.
 
-Install turntree in the server's environment, so that its vLLM plugin samples seeded requests and drafts. Start the
-server with these options:
+Install turntree in the server's environment: turntree's vLLM plugin then samples requests with a seed, and drafts.
+Start the server with these options:
 
     vllm serve MODEL --logprobs-mode processed_logprobs --max-logprobs -1 \\
         --enable-prompt-tokens-details [--speculative-config JSON]
 
-No text is sent or received. The limits of vLLM are listed in ``engine``. Over HTTP, draft counters are missing too
+No text is sent or received. The limits of vLLM are listed in ``engine``. In addition, answers have no draft counters
 (``verify_steps`` is 0, "not counted"), and weights cannot be updated.
 """
 
@@ -30,7 +30,7 @@ _MINUS_INFINITY = -9999.0  #: the server's value for minus infinity
 
 
 class VllmServer(ServedTurns):
-    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to its first model.
+    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to the server's first model.
 
     >>> engine = VllmServer("http://localhost:8000")  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
@@ -72,8 +72,8 @@ class VllmServer(ServedTurns):
     ) -> Scores:
         """Score tokens at temperature 1 without top-p, top-k and min-p.
 
-        Other sampling parameters raise ``ValueError``: they need the whole vocabulary at every position, too much for
-        HTTP. Use ``VllmEngine`` for them.
+        Other temperatures and truncations raise ``ValueError``: they need log-probabilities of the whole vocabulary at
+        every position, which is too much for HTTP. Use ``VllmEngine`` instead.
         """
         if reshapes(sampling):
             raise ValueError(
@@ -108,7 +108,7 @@ class VllmServer(ServedTurns):
 
 
 class _HttpDialect(VllmDialect):
-    # JSON answers do not contain the draws of a re-verified draft.
+    # JSON answers lack the tokens that re-verification draws at a draft's positions, so nothing is re-verified.
 
     def reverifies(self, sampling: Sampling) -> bool:
         return False

@@ -22,7 +22,7 @@ class DrafterSettings(DraftSettings):
     """Settings of turntree's drafter in vLLM."""
 
     enabled: bool = True
-    """Draft; ``False`` only learns from sampled tokens."""
+    """Draft; ``False`` only stores sampled tokens in the draft store."""
 
     @classmethod
     def from_additional_config(cls, values: Any) -> DrafterSettings:
@@ -45,7 +45,7 @@ class DrafterSettings(DraftSettings):
 
 
 def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
-    """Add settings of the draft store to vLLM's ``additional_config``, unless it already has some.
+    """Return vLLM's ``additional_config`` with settings of the draft store, unless it already has some.
 
     >>> merged = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
     >>> merged["other"], merged["turntree"]["adaptive"], merged["turntree"]["forest"]["max_tokens"]

@@ -1,7 +1,7 @@
 """turntree's methods on vLLM's workers (``worker_extension_cls``), and the calls to them.
 
-One worker of each data-parallel engine drafts: the first tensor-parallel rank of the last pipeline stage. Only that
-worker has a draft store and counters. vLLM answers calls only between steps, so ``TurnCounters`` uses one call for all
+In each data-parallel engine, one worker drafts: the first tensor-parallel rank of the last pipeline stage. Only that
+worker has a draft store and counters. vLLM answers calls only between steps, so ``TurnCounters`` makes one call for all
 turns that ended since its last call.
 """
 
@@ -19,7 +19,7 @@ from turntree.agents.engines.vllm import compat
 if TYPE_CHECKING:
     from turntree.agents.engines.vllm.drafter import ForestDrafter
 
-Ask = Callable[..., Awaitable[list[Any]]]  #: Calls a method of every worker: its name, and a sequence of its arguments.
+Ask = Callable[..., Awaitable[list[Any]]]  #: Calls a method of every worker, by name and arguments.
 
 
 class WorkerExtension:
@@ -51,13 +51,13 @@ class WorkerExtension:
         drafter.catch_up()
         return dict(drafter.stats())
 
-    def turntree_draws_by_seed(self) -> bool:
+    def turntree_draws_by_seed(self) -> bool:  # whether this worker samples with turntree's seeds
         from turntree.agents.engines.vllm.drawing.seeded_draws import installed
 
         return installed(self.model_runner)
 
     def turntree_store(self, method: str, *args: Any) -> None:
-        """Call a method of the draft store (``carry_out``), if this worker has a store."""
+        """Call ``method`` of the draft store (see ``carry_out``), if this worker has a draft store."""
         if self._drafter is not None:
             self._drafter.catch_up()
             carry_out(self._drafter.forest, method, args, first_rank=compat.is_first_engine(self.vllm_config))
@@ -101,7 +101,7 @@ class TurnCounters:
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, name: str) -> DraftStats:
-        """Return the drafter's counters of a request; zeros if turntree does not draft."""
+        """Return the draft counters of the request with id ``name``; zeros if turntree does not draft."""
         reply: asyncio.Future[DraftStats] = asyncio.get_running_loop().create_future()
         self._waiting[name] = reply
         if self._asking is None or self._asking.done():

@@ -1,14 +1,16 @@
 """Sampling of turntree's requests inside SGLang: draw a token at every node, then match the draft tree.
 
-Every token is the winner of a race of exponential clocks under the distribution after all transforms (min-p, top-k,
-top-p, in the order of ``agents.engines.local``). With a seed, the clocks depend only on seed, position and token.
-The sampled tokens then depend neither on drafts nor on the batch, and a turn that was sampled with the same seed is
-replayed by drafting it. Without a seed the clocks are fresh. The draft tree is walked along the drawn tokens. This
-is exact for any tree, also with equal siblings, and accepts as much as any rule that knows only the draft's tokens.
+A race of exponential clocks draws every token: the token with the smallest ``E / p`` wins, with E exponential noise and
+p its probability after all transforms (min-p, top-k, top-p, in the order of ``agents.engines.local``). With a seed, the
+noise depends only on seed, position and token. The sampled tokens then depend neither on drafts nor on the batch. A
+draft that was sampled with the same seed and policy is accepted whole. Without a seed, the noise is fresh.
 
-Other requests keep SGLang's own rules. SGLang's seeded sampler hashes (seed, position, token) in plain decoding, but
-its verification of trees uses independent random numbers (not even seeded in 0.5.12), so its seeded turns depend on
-their drafts.
+The draft tree is then walked from the root along the drawn tokens. This is exact for any tree, also with equal
+siblings, and no rule that knows only the draft's tokens accepts more.
+
+Without turntree's draft worker, batches without turntree's requests keep SGLang's own rules. SGLang's seeded sampler
+hashes (seed, position, token) in plain decoding, but its verification of trees uses independent random numbers (in
+0.5.12 without any seed). With SGLang's rules, seeded turns therefore depend on their drafts.
 
 turntree computes the noise when SGLang builds a batch, and stores it as an attribute of ``SamplingBatchInfo``.
 Functions here wrap the methods of that class with the same names.
@@ -33,11 +35,11 @@ from turntree.spec_tree.rules.noise import shifted_seed
 
 
 class Noises(NamedTuple):
-    """The sources of the requests' noise; each array has shape (rows,)."""
+    """Where the noise of each request comes from; each array has shape (rows,)."""
 
     ours: NDArray[np.bool_]  #: whether turntree draws for the request
     seeds: NDArray[np.uint64]  #: shifted by ``shifted_seed``; 0 for fresh noise
-    fresh: NDArray[np.bool_]
+    fresh: NDArray[np.bool_]  #: whether the request has no seed
     reverified: NDArray[np.bool_]  #: whether tokens are drawn at the draft's positions too (``reverify``)
 
     @classmethod
@@ -56,17 +58,17 @@ class Noises(NamedTuple):
             np.array([is_reverified(entries) for entries in params], np.bool_),
         )
 
-    def at(self, rows: Any) -> Noises:
+    def at(self, rows: Any) -> Noises:  # the noise of a selection of rows
         return Noises(*(column[rows] for column in self))
 
-    def then(self, other: Noises) -> Noises:
+    def then(self, other: Noises) -> Noises:  # rows of `self`, then rows of `other`
         return Noises(*(np.concatenate(columns) for columns in zip(self, other, strict=True)))
 
     def now(self) -> NDArray[np.uint64]:
-        """Return the seed of each row, a fresh seed for requests without one."""
+        """Return the seed of each row; draw a fresh seed for each request without a seed."""
         if not self.fresh.any():
             return self.seeds
-        # PyTorch's global generator: SGLang gives it the same seed on all ranks.
+        # Use PyTorch's global generator, which SGLang seeds alike on all ranks.
         fresh = torch.randint(-(1 << 63), (1 << 63) - 1, self.fresh.shape, dtype=torch.int64, device="cpu")
         return np.where(self.fresh, fresh.numpy().view(np.uint64), self.seeds)
 
@@ -80,7 +82,7 @@ def draw(probabilities: Tensor, noises: Noises, positions: NDArray[np.int64] | T
 
 
 def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor:
-    """Return probabilities (rows, vocabulary) after min-p, top-k and top-p.
+    """Apply min-p, top-k and top-p to ``probabilities``, shape (rows, vocabulary), and return the result.
 
     ``owner`` is the index of each row's request; ``None`` means one row per request.
     """
@@ -109,7 +111,7 @@ def draw_at_nodes(
     Args:
         logits: After penalties, shape (rows * width, vocabulary).
         positions: Context position of each node, shape (rows * width,).
-        drafted: Nodes of each tree after its root, at which tokens are drawn; ``None`` for all.
+        drafted: Number of drafted nodes of each tree, without root and padding; ``None`` if no tree has padding.
     """
     # Draw only at real nodes: padding would cost as much as drafts.
     counts = np.full(len(noises.seeds), width - 1) if drafted is None else np.asarray(drafted)
@@ -128,7 +130,7 @@ def draw_at_nodes(
     return tokens.view(-1, width)
 
 
-def _cuts(sampling: Any) -> bool:
+def _cuts(sampling: Any) -> bool:  # whether min-p, top-k or top-p change any row
     return bool(sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling)
 
 
@@ -138,7 +140,7 @@ _draws_for_all = False
 
 
 def draw_for_all() -> None:
-    """Make turntree sample all later requests of this process, which runs turntree's draft worker."""
+    """Make turntree sample all later requests of this process; turntree's draft worker calls this."""
     global _draws_for_all
     _draws_for_all = True
 
@@ -174,19 +176,19 @@ def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
 
 
 def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **options: Any) -> Any:
-    # The scheduler changes its own object while the forward pass samples from the copy.
+    # The forward pass samples from this copy while the scheduler changes the original.
     copied = original(info, *rest, **options)
     if hasattr(info, _NOISES):
         setattr(copied, _NOISES, getattr(info, _NOISES))
     return copied
 
 
-#: Attribute of SGLang's ``NgramVerifyInput``: nodes of each row's tree after its root, without padding.
+#: Attribute of SGLang's ``NgramVerifyInput``: number of drafted nodes of each row, without root and padding.
 DRAFTED_NODES = "turntree_drafted"
 
 
 def alike_on_ranks(drawn: Tensor) -> Tensor:
-    # The ranks' logits may differ in rounding, so the first rank decides for all ranks.
+    # The ranks' logits may differ in rounding, so all ranks take the first rank's tokens.
     group = importlib.import_module("sglang.srt.distributed").get_tp_group()
     if group.world_size > 1:
         group.broadcast(drawn, src=0)
@@ -196,7 +198,7 @@ def alike_on_ranks(drawn: Tensor) -> Tensor:
 def sampling_verify(
     original: Callable[..., None], verify_input: Any, batch: Any, logits_output: Any, sampling: Any
 ) -> None:
-    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn instead of most probable tokens."""
+    """Verify like ``NgramVerifyInput._greedy_verify``, but with drawn tokens instead of the most probable tokens."""
     noises = noises_of(sampling)
     if noises is None:
         return original(verify_input, batch, logits_output, sampling)

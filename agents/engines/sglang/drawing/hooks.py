@@ -1,7 +1,7 @@
 """Hooks that install turntree's sampling in SGLang 0.5.12, through SGLang's hook registry.
 
-A batch without requests of turntree, in an engine without turntree's draft worker, is sampled as without the hooks.
-Log-probabilities, penalties and grammars remain SGLang's. Tests: ``test_draws.py``, ``test_reverify.py``.
+In an engine without turntree's draft worker, SGLang samples batches without turntree's requests unchanged. SGLang also
+computes log-probabilities, penalties and grammars as before. Tests: ``test_draws.py``, ``test_reverify.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def install() -> None:
 def _sample_from_probs(
     original: Callable[..., Any], sampler: Any, probs: Tensor, sampling: Any, positions: Tensor, *rest: Any
 ) -> Any:
-    # Also draws for other requests of the batch: with fresh noise, their distribution does not change.
+    # Draw for the whole batch. Requests of other clients get fresh noise, which leaves their distribution unchanged.
     noises = noises_of(sampling)
     if noises is None:
         return original(sampler, probs, sampling, positions, *rest)

@@ -1,11 +1,12 @@
 """Re-verification of a draft at the end of a prompt (``agents.engines.reverified``), inside SGLang.
 
-A pass over a prompt computes logits at all positions whose log-probabilities are requested. At each
-position of a draft, a token is drawn from these logits with the turn's own noise, as decoding would draw it. The
-answer lists the drawn token twice, in place of the two most probable tokens, with its log-probability before and after
-all cuts. Two most probable tokens always differ, so the caller can tell whether these hooks answered.
+To re-verify a draft means to draw the policy's own token at each position of the draft. A pass over a prompt computes
+logits at all positions whose log-probabilities are requested. At the draft's positions, a token is drawn from these
+logits with the turn's own noise, as decoding would draw it. The answer lists the drawn token twice, in place of the two
+most probable tokens: once with its log-probability before all cuts (min-p, top-k, top-p), once with that after them.
+SGLang's two most probable tokens always differ, so the caller can tell whether these hooks answered.
 
-Requests without turntree's mark are not changed.
+Requests without turntree's mark (``wire.OURS``) are not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from turntree.agents.engines.sglang.drawing.draws import Noises, alike_on_ranks,
 
 _PROCESSOR = "sglang.srt.layers.logits_processor"
 _REVERIFICATION = "turntree_reverify"
-_ROWS = 128  #: most distributions held at once in addition to SGLang's own
+_ROWS = 128  #: number of positions drawn at once, which bounds the memory for distributions
 
 
 def forward(
@@ -35,11 +36,11 @@ def forward(
     *rest: Any,
     **options: Any,
 ) -> Any:
-    """Wrap ``LogitsProcessor.forward``: draw in passes over prompts that end with a draft to re-verify."""
+    """Wrap ``LogitsProcessor.forward``: draw tokens in passes over prompts that end with a draft to re-verify."""
     reverification = Reverification.of(logits_metadata)
     if reverification is None:
         return original(processor, input_ids, states, lm_head, logits_metadata, *rest, **options)
-    # SGLang converts the batch in the same way, unless the batch samples nothing; this batch samples.
+    # Convert the batch as SGLang does if a batch samples. The result carries the draws to the hook `get_logits`.
     metadata = importlib.import_module(_PROCESSOR).LogitsMetadata.from_forward_batch(logits_metadata)
     setattr(metadata, _REVERIFICATION, reverification)
     output = original(processor, input_ids, states, lm_head, metadata, *rest, **options)
@@ -65,26 +66,26 @@ def get_logits(
 
 
 class Reverification:
-    """The draws of one pass over prompts."""
+    """The tokens drawn in one pass over prompts. A row is one position at which SGLang computes logits."""
 
     def __init__(self, batch: Any, noises: Noises) -> None:
-        # Lay out the rows of logits that SGLang will compute for its ForwardBatch, in its order.
+        # Compute which rows of logits SGLang will compute for `batch`, its ForwardBatch, in SGLang's order.
         self._sampling, self._noises = batch.sampling_info, noises
         spans = (batch.extend_prefix_lens_cpu, batch.extend_logprob_start_lens_cpu, batch.extend_seq_lens_cpu)
         lengths = [(int(prefix), int(start), int(count)) for prefix, start, count in zip(*spans, strict=True)]
-        self._recorded = [count - start for _, start, count in lengths]
-        # SGLang computes the last row of a request even if no log-probability of it is requested.
+        self._recorded = [count - start for _, start, count in lengths]  # rows whose log-probabilities are requested
+        # SGLang computes a request's last row even if its log-probability is not requested.
         computed = [range(prefix + min(start, count - 1), prefix + count) for prefix, start, count in lengths]
         self._request = np.repeat(np.arange(len(computed)), [len(span) for span in computed])
         self._position = np.concatenate([np.array(span, np.int64) for span in computed])
-        self._wanted = (noises.reverified & ~noises.fresh)[self._request]
+        self._wanted = (noises.reverified & ~noises.fresh)[self._request]  # rows to draw at; fresh: without a seed
         self._tokens = np.zeros(len(self._request), np.int64)
         self._logprobs = np.zeros((len(self._request), 2))
-        self._seen = 0
+        self._seen = 0  # rows of logits that `draw` has received
 
     @classmethod
     def of(cls, batch: Any) -> Reverification | None:
-        """Return the draws of SGLang's ``ForwardBatch``, or ``None`` if there are none."""
+        """Return an instance for SGLang's ``ForwardBatch``; ``None`` if the batch re-verifies nothing."""
         noises = noises_of(getattr(batch, "sampling_info", None))
         if noises is None or not noises.reverified.any():
             return None
@@ -102,7 +103,7 @@ class Reverification:
     def write(self, output: Any) -> None:
         """Write the draws into SGLang's ``LogitsProcessorOutput``, as the most probable tokens."""
         if output.input_top_logprobs_val is None or self._seen != len(self._request):
-            return  # two different most probable tokens tell the caller that nothing was drawn
+            return  # the two most probable tokens then differ, which tells the caller that nothing was drawn
         for request in np.unique(self._request[self._wanted]).tolist():
             rows = np.flatnonzero(self._request == request)[: self._recorded[request]]
             twice = np.repeat(self._tokens[rows, None], 2, 1)

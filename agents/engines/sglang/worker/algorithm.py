@@ -7,7 +7,7 @@ from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
 
 class TurntreeAlgorithm(CustomSpecAlgo):  # type: ignore[misc]
-    """An algorithm that takes every branch of ``NGRAM``: no draft model, no separate cache, ready-made trees.
+    """An algorithm that SGLang treats like its ``NGRAM``: no draft model, no separate cache, ready-made draft trees.
 
     ``CustomSpecAlgo`` lacks methods of the built-in algorithms that the scheduler calls; ``NGRAM`` provides them.
     """

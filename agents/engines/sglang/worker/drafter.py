@@ -1,8 +1,9 @@
 """Drafts for the requests of a pass, and the updates of the draft store after the pass.
 
-``TreeDrafter`` uses only the attributes of SGLang's requests that ``Served`` lists. The draft store receives
-each token that the policy sampled once, in the order of the batch, and nothing else. Of several ranks, only the first
-rank drafts (``ranked``).
+A draft is a tree: its root is the last sampled token, and all other nodes are drafted tokens. The number of tokens of a
+request in a pass, padding included, is the width of the pass. The draft store receives each token that the policy
+sampled exactly once, in the order of the batch, and nothing else. Of several ranks, only the first rank drafts
+(``ranked``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Served(Protocol):
 
     @property
     def origin_input_ids(self) -> Sequence[int]:
-        """Token ids of the prompt, including the turn's first tokens if they were given with it."""
+        """Token ids of the prompt; given tokens, the first tokens of the turn, are at its end."""
 
     @property
     def output_ids(self) -> Sequence[int]:
@@ -72,7 +73,7 @@ def reverified_tokens(request: Served) -> list[int]:
 
 
 def _drawn(request: Served) -> list[int]:
-    # `reverify` writes each drawn token twice.
+    # `drawing.reverify` writes each drawn token twice, in place of the two most probable tokens.
     rows = [row for row in getattr(request, "input_top_logprobs_idx", None) or [] if row]
     return [int(row[0]) for row in rows] if all(len(row) == 2 and row[0] == row[1] for row in rows) else []
 
@@ -84,8 +85,8 @@ _UNBOUNDED = 1 << 20  #: most tokens of a turn whose request has no limit; the c
 class StepCounts:
     """Draft counts of a step, per request."""
 
-    drafted: list[int]  #: verified nodes, without padding
-    accepted: list[int]  #: verified nodes that the policy sampled
+    drafted: list[int]  #: number of verified nodes, without padding
+    accepted: list[int]  #: number of verified nodes that the policy sampled
 
 
 class _Turn(NamedTuple):
@@ -93,7 +94,7 @@ class _Turn(NamedTuple):
     slot: int  #: slot of the turn in ``Chains``
     given: list[int]  #: first tokens of the turn, given at the end of the prompt
 
-    def tokens(self, begin: int) -> Sequence[int]:
+    def tokens(self, begin: int) -> Sequence[int]:  # the turn's tokens from index `begin` on
         given = len(self.given)
         if begin < given:
             return [*self.given[begin:], *self.request.output_ids]
@@ -103,8 +104,8 @@ class _Turn(NamedTuple):
 class _Step(NamedTuple):
     draft: DraftBatch
     rows: TreeRows
-    from_store: Flags  #: whether the draft store offered the node, not the caller, shape (nodes,)
-    began: float
+    from_store: Flags  #: whether the node comes from the draft store, not from the caller's draft, shape (nodes,)
+    began: float  #: time at which drafting had ended
 
 
 class TreeDrafter(ServedDrafter):
@@ -127,12 +128,12 @@ class TreeDrafter(ServedDrafter):
         self.chooser = WidthChooser(self.widths)
         self._turns: dict[str, _Turn] = {}  #: by request id; retracted requests keep their turn
         self._batch: list[_Turn] = []  #: turns of the last pass
-        self._slots = np.zeros(0, np.int32)  #: slots of these turns in ``Chains``
-        self._given: dict[str, Served] = {}  #: Requests with given tokens whose pass over the prompt may be their last.
+        self._slots = np.zeros(0, np.int32)  #: slots in ``Chains`` of the turns of the last pass
+        self._given: dict[str, Served] = {}  #: requests with given tokens, which may end in the pass over the prompt
         self._step: _Step | None = None
 
     def prompts(self, requests: Sequence[Served]) -> None:
-        """Take the requests of a pass over prompts; a turn with given tokens may end in this pass."""
+        """Take the requests of a pass over prompts. A turn with given tokens may end in this pass."""
         with self._session.timed():
             self._insert_ended()
             for request in requests:
@@ -193,12 +194,12 @@ class TreeDrafter(ServedDrafter):
         return StepCounts(drafted=drafted.tolist(), accepted=accepted.sum(1).tolist())
 
     def idle(self) -> None:
-        """End turns that were aborted without a further pass; no request is live."""
+        """End turns that were aborted and had no pass afterwards. Call it only while no request is live."""
         self._insert_ended()
         self._end(list(self._turns.values()))
 
     def _choose_nodes(self, offered: DraftBatch, turn_drafts: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
-        # Returns the width of the pass, the nodes to verify, and which of them the store offered.
+        # Returns the width of the pass, the nodes to verify, and which of these nodes come from the draft store.
         if self._settings.adaptive:
             width = self.chooser.choose(offered)
         else:
@@ -209,7 +210,7 @@ class TreeDrafter(ServedDrafter):
             # A caller's draft is verified whole: widen the pass for it, then fill up with the store's nodes.
             width = max(width, self._width_for(max(map(len, turn_drafts))))
             draft = best_nodes(with_turn_drafts(draft, turn_drafts), width - 1)
-        # The width chooser compares its estimates with the outcome of the draft store's nodes only.
+        # The width chooser has estimates only for the draft store's nodes, and learns only from these nodes.
         from_store = np.ones(len(draft.tokens), bool)
         for begin, turn_draft in zip(draft.offsets, turn_drafts, strict=False):
             from_store[begin : begin + len(turn_draft)] = False
@@ -222,7 +223,7 @@ class TreeDrafter(ServedDrafter):
         # SGLang passes the same request objects while the batch is unchanged.
         if len(requests) == len(self._batch) and all(map(is_, requests, (turn.request for turn in self._batch))):
             return
-        # Aborted requests finish outside the batch, but retracted requests return: absence alone ends no turn.
+        # A request outside the batch may be aborted (finished) or retracted (it returns): end only finished turns.
         if len(self._turns) > len(requests):
             self._end([turn for turn in self._turns.values() if turn.request.finished_reason is not None])
         new = [request for request in requests if request.rid not in self._turns]

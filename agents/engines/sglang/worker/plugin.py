@@ -1,8 +1,8 @@
 """turntree's SGLang plugin (0.5.12), which SGLang loads in each of its processes by entry point.
 
-The draft worker is selected in two ways. ``speculative_algorithm="TURNTREE"`` is SGLang's own way for plugins.
-Launchers that create server arguments before plugins are loaded, or that check for built-in names (verl), use the
-name ``NGRAM``: with the setting ``replace_ngram``, turntree replaces the worker of that algorithm. Tests:
+There are two ways to select the draft worker. ``speculative_algorithm="TURNTREE"`` is SGLang's own way for plugins.
+Some launchers create server arguments before plugins are loaded, or accept only built-in names (verl). With these, use
+the name ``NGRAM`` and the setting ``replace_ngram``: turntree then replaces the worker of ``NGRAM``. Tests:
 ``test_worker_parts.py``.
 """
 
@@ -52,7 +52,7 @@ def register() -> None:
 
 
 def arrange(server_args: Any) -> None:
-    """Complete a server's arguments as SGLang does for its n-gram drafts, and check them.
+    """Complete a server's arguments as SGLang does for ``NGRAM``, and check the result.
 
     Raises:
         RefusedSettings: If the arguments do not work with draft trees.
@@ -76,7 +76,7 @@ def thin_graphs(server_args: Any) -> None:
     sizes = server_args.cuda_graph_bs
     if server_args.device == "cpu" or sizes is None or server_args.disable_cuda_graph_padding:
         return
-    # SGLang has filled in its defaults by now; sizes equal to the defaults were not given by the user.
+    # SGLang has filled in its defaults by now. Sizes that differ from the defaults come from the user: keep them.
     if sizes == server_args._generate_cuda_graph_batch_sizes():
         server_args.cuda_graph_bs = graph_sizes(server_args.cuda_graph_max_bs)
 
@@ -87,7 +87,7 @@ def is_ours(server_args: Any) -> bool:
 
 
 def reverifies(server_args: Any) -> bool:
-    # Not with other drafters: SGLang verifies their drafts without the request's seed.
+    # Not with SGLang's own drafters: SGLang verifies their drafts without the request's seed.
     return is_ours(server_args) or not server_args.speculative_algorithm
 
 
@@ -102,7 +102,7 @@ def create_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
 
 
 def _validate_request(manager: Any, request: Any, *_: Any, **__: Any) -> None:
-    # Refuse in the tokenizer's process, so that the caller gets the error.
+    # This runs in the tokenizer's process, where an exception reaches the caller.
     if is_ours(manager.server_args):
         check_sampling(request.sampling_params)
 

@@ -1,7 +1,8 @@
 """Tensor-parallel ranks: the first rank drafts and broadcasts its trees, and all ranks verify them.
 
-All ranks run the same passes over the same requests, and must verify the same nodes at the same width. Only the first
-rank has a draft store and a clock, so only it can draft and choose the width.
+All ranks run the same passes over the same requests, and must verify the same draft-tree nodes at the same width
+(tokens per request). The width depends on measured times, which differ between ranks. Therefore only the first rank has
+a draft store and a clock: it drafts and chooses the width.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class FollowingDrafter:
         return StepCounts(drafted=self._drafted, accepted=[0] * len(self._drafted))
 
     def prompts(self, requests: Sequence[Served]) -> None:
-        """Do nothing: the first rank learns from these turns."""
+        """Do nothing: only the first rank stores turns."""
 
     def idle(self) -> None:
         """Do nothing: this rank keeps no turns."""

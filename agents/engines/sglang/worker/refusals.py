@@ -11,7 +11,7 @@ class RefusedSettings(ValueError):
 
 
 class RefusedSampling(ValueError):
-    """Sampling parameters that cannot be verified in a tree."""
+    """Sampling parameters with which a draft tree cannot be verified."""
 
 
 #: Parameters whose effect depends on earlier tokens, and the values without effect.

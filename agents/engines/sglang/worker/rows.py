@@ -1,8 +1,9 @@
 """Draft trees in the layout of SGLang's verification.
 
-All requests of a pass have the same width. Node 0 is the last token that the policy sampled; drafts follow, then a
-chain of padding that no link of the tree reaches, so padding is never accepted. Siblings are distinct: a rule that
-adds up the children's probabilities would count padding, or a token listed twice below a parent, twice.
+All requests of a pass have the same width, the number of nodes of each tree. Node 0, the root, is the last token that
+the policy sampled. The drafted nodes follow, then padding: a chain of nodes that no link of the tree reaches. Padding
+is therefore never accepted. The children of a node have different tokens: a verification rule that adds up the
+children's probabilities would count a repeated token twice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class TreeRows:
     """Trees of one width, one per request."""
 
     tokens: Ints  #: shape (rows, width)
-    seen: Flags  #: ``seen[b, i, j]``: node i sees node j, itself or an ancestor, shape (rows, width, width)
+    seen: Flags  #: ``seen[b, i, j]``: node i attends to node j, itself or an ancestor, shape (rows, width, width)
     depths: Ints  #: 0 at the root, shape (rows, width)
     child: Ints  #: first child, -1 for none or where only padding follows, shape (rows, width)
     sibling: Ints  #: next child of the same parent, -1 for none, shape (rows, width)
@@ -35,9 +36,9 @@ class TreeRows:
         return int(self.tokens.shape[1])
 
     def sampled(self, new: NDArray[np.int32]) -> Flags:
-        """Return whether the policy sampled the path down to each node, (rows, width); meaningless at padding.
+        """Return whether the policy sampled the path to each node, shape (rows, width); undefined at padding.
 
-        ``new`` are the tokens sampled since the root, -1 after the last, shape (rows, width or more).
+        ``new`` are the tokens sampled after the root, -1 after the last token, shape (rows, width or more).
         """
         # A node at depth d stands for the d-th new token; a path is sampled if no node on it differs.
         differs = self.tokens != np.take_along_axis(new, np.maximum(self.depths - 1, 0), 1)
@@ -47,7 +48,7 @@ class TreeRows:
 
 
 def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
-    """Keep the first ``most`` nodes of each row: the caller's draft, then the store's nodes, likeliest first."""
+    """Keep the first ``most`` nodes of each row: the caller's draft, then the draft store's nodes, likeliest first."""
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
         return draft
@@ -77,7 +78,7 @@ def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
     tokens[row, node] = draft.tokens
     parents[row, node] = draft.parents + 1
     linked = _linked(tokens, parents)
-    linked.child[np.arange(rows), counts] = -1  # cut the chain of padding off the last drafted node
+    linked.child[np.arange(rows), counts] = -1  # detach the padding from the last drafted node
     return linked
 
 
@@ -103,9 +104,9 @@ def _linked(tokens: Ints, parents: Ints) -> TreeRows:
 
 
 def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[torch.Tensor]:
-    """Return flat tokens and positions, and indices, first children and next siblings (rows, width).
+    """Return tokens and positions, flat, and indices, first children and next siblings, shape (rows, width).
 
-    ``lengths`` are the tokens before each tree, shape (rows,).
+    ``lengths`` is the number of tokens before each tree, shape (rows,).
     """
     order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
     tokens, depths, indices, child, sibling = (
@@ -116,15 +117,16 @@ def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[tor
 
 
 def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 0) -> torch.Tensor:
-    """Return flags of shape (width, length + width) per row, concatenated: earlier tokens, then the tree.
+    """Return the attention mask: flags of shape (width, length + width) per row, concatenated.
 
-    SGLang 0.5.12 pads a batch with rows of one token to the next captured size and leaves the mask as it is
-    (``replay_prepare`` of its ``cuda_graph_runner``); FlashInfer then reads (width, 1 + width) flags per padding row.
-    The mask therefore ends with flags for the padding rows up to ``batch``.
+    In each row of flags, the earlier tokens come first, then the tree. SGLang 0.5.12 pads a batch to the next captured
+    size with requests of one token, and does not extend the mask (``replay_prepare`` of its ``cuda_graph_runner``).
+    FlashInfer then reads (width, 1 + width) flags for each of them. So the mask has these flags too, up to ``batch``
+    requests.
     """
     width = rows.width
     padding = max(0, batch - len(lengths)) * width * (1 + width)
-    # Start from all ones and clear the unseen nodes: only the tree's part of the mask is computed on the host.
+    # Start from all ones and clear the unseen nodes: the host then computes only the tree's part of the mask.
     begin = width * (np.cumsum(lengths) - lengths) + width * width * np.arange(len(lengths))
     node = np.arange(width)
     flag_index = (begin + lengths)[:, None, None] + (lengths[:, None] + width)[:, :, None] * node[:, None] + node

@@ -1,7 +1,7 @@
 """Calls of the draft store in SGLang's schedulers: insert turns, save or restore the store.
 
-A call travels as the name of a server setting that SGLang changes at run time, ``_CALL`` followed by JSON. All ranks
-apply such a change between the same two passes; the first rank has the draft store.
+SGLang can change server settings at run time, and all ranks apply a change between the same two passes. A call is
+encoded as the name of a setting: ``_CALL`` followed by JSON. Only the first rank has the draft store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _CALL = "turntree_store "
 
 
 async def call_store(manager: Any, method: str, *args: Any) -> None:
-    """Call ``insert``, ``save`` or ``restore`` of the store in all schedulers, on their manager's event loop.
+    """Call ``insert``, ``save`` or ``restore`` of the draft store in all schedulers.
+
+    Must run on the event loop of ``manager``, SGLang's ``TokenizerManager``.
 
     Raises:
         OSError: If the call failed in a scheduler.
@@ -33,7 +35,7 @@ async def call_store(manager: Any, method: str, *args: Any) -> None:
 
 
 def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """Wrap ``Scheduler.set_internal_state``, and carry out calls of the store."""
+    """Wrap ``Scheduler.set_internal_state``: carry out calls of the draft store, pass on other changes."""
     call = read_call(request.server_args)
     if call is None:
         return original(scheduler, request)

@@ -1,9 +1,10 @@
 """SGLang's attention backend and captured graphs for each width of a verify pass.
 
-On an accelerator, the attention of SGLang 0.5.12 fixes the width of a verify pass when it is created (its index arrays
-and mask are laid out for it), and graphs are captured for it. Every other width needs its own attention and graphs,
-as SGLang keeps them for the step counts of its adaptive EAGLE. FlashInfer's workspace (512 MiB for Qwen2) is scratch
-memory of one pass and is shared. On the CPU, attention takes any width, and there are no graphs.
+The width of a pass is its number of tokens per request. On an accelerator, SGLang 0.5.12 lays out the index arrays and
+the mask of its attention backend for one width, and captures CUDA graphs for that width. Every other width needs its
+own attention backend and graphs. (SGLang does the same for the step counts of its adaptive EAGLE.) FlashInfer's
+workspace (512 MiB for Qwen2) is scratch memory of one pass, so all widths share it. On the CPU, attention takes any
+width, and there are no graphs.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ class WidthBackend(NamedTuple):
 
 
 class BackendsByWidth:
-    """Installs the attention and graphs of a width before a pass."""
+    """Installs the attention backend and the graphs of a width before each pass."""
 
     def __init__(self, model_runner: Any, widths: tuple[int, ...], *, graphs: Callable[..., Any] | None = None) -> None:
-        """Create the backends of all ascending ``widths`` but the last, whose backend SGLang has created.
+        """Create the backends of the ascending ``widths``, except the last: SGLang has created that one.
 
         Raises:
             RefusedSettings: If several widths have graphs and LoRA adapters are served.
@@ -55,7 +56,7 @@ class BackendsByWidth:
 
     @property
     def most_rows(self) -> int:
-        """Rows to which SGLang may pad the next pass; 0 if it runs without graphs."""
+        """Number of requests to which SGLang may pad the next pass; 0 if the pass runs without graphs."""
         graphs = self._runner.graph_runner if self._backends else None
         return 0 if graphs is None else int(graphs.max_bs)
 
@@ -75,7 +76,7 @@ class BackendsByWidth:
 
 @contextmanager
 def _as_if_widest(runner: Any, width: int) -> Iterator[None]:
-    # Attention reads the width from the server arguments; capturing replaces the runner's own attention.
+    # Attention reads the width from the server arguments, and a capture replaces the runner's attention: restore both.
     arguments = runner.server_args
     before = (
         arguments.speculative_num_draft_tokens,

@@ -1,11 +1,11 @@
 """SGLang's n-gram draft worker (0.5.12) with turntree's draft store instead of its n-gram corpus.
 
-``NGRAMWorker`` runs the passes; this subclass chooses the nodes that they verify. It differs in three ways: drafts
-come from the draft store, by dialogue state; each pass may have a different width, 1 token per request (plain
-decoding) or more; and the store outlives the key-value cache.
+``NGRAMWorker`` runs the passes; this subclass chooses the draft-tree nodes that each pass verifies. There are three
+differences. Drafts come from the draft store, by dialogue state. Each pass may have a different width, the number of
+tokens per request (1 is plain decoding). The draft store outlives the key-value cache.
 
-``clear_cache_pool``, which SGLang calls at every flush, weight update and release of memory, keeps the store. All
-ranks and requests are idle then, so the worker also ends turns that were aborted without a further pass.
+SGLang calls ``clear_cache_pool`` at every flush, weight update and release of memory, when no request runs. Here this
+method keeps the draft store, and ends turns that were aborted and had no pass afterwards.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
     """A draft worker that drafts from a ``SpecForest``."""
 
     def __init__(self, server_args: Any, *, target_worker: Any, tp_rank: int, **_: Any) -> None:
-        """Replace ``NGRAMWorker.__init__``; its corpus and buffers are not created.
+        """Replace ``NGRAMWorker.__init__``, without creating its corpus and buffers.
 
         Raises:
             RefusedSettings: If the server's arguments do not allow draft trees.
         """
         check_server(server_args)
-        # SGLang's own verification of trees ignores seeds, so turntree draws for requests of other clients too.
+        # SGLang's own verification of trees ignores seeds, so turntree also samples the requests of other clients.
         draw_for_all()
         self.target_worker = target_worker
         self.model_runner = target_worker.model_runner
@@ -111,7 +111,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         return True, "the draft worker has no weights"
 
     def figures(self) -> dict[str, float | int]:
-        """Return the counters of drafting and of the store; empty on a rank without a store."""
+        """Return the counters of drafting and of the draft store; empty on a rank without a draft store."""
         forest = self.drafter.forest
         if forest is None:
             return {}
@@ -120,7 +120,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
 
 
 class NoCorpus:
-    """The part of SGLang's corpus that is called when requests end."""
+    """Stands in for SGLang's n-gram corpus, which ``NGRAMWorker`` calls when requests end."""
 
     def erase_match_state(self, request_ids: list[str]) -> None:
         """Do nothing: there is no corpus."""

@@ -1,10 +1,10 @@
 """Seeds, positions and temperatures of the requests of vLLM's batch, as arrays.
 
-The arrays are rebuilt only when the batch changes: vLLM replaces its sampling metadata exactly when a request joins,
-leaves or moves (``InputBatch.refresh_metadata``), so comparing one object tells whether the arrays are current.
+The arrays are rebuilt only when the batch changes. vLLM replaces its sampling metadata object exactly when a request
+joins, leaves or moves (``InputBatch.refresh_metadata``), so the arrays are current as long as that object is the same.
 
-Positions are read from the device. The output length on the host would be too large under asynchronous scheduling,
-which counts draft tokens before they are verified.
+Positions are read from the device. Under asynchronous scheduling, the output length on the host would be too large:
+it counts draft tokens before they are verified.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from torch import Tensor
 from turntree.agents.engines.request_wire import given_of, noise_seed
 
 GREEDY = 1e-5  #: Temperature below which vLLM takes the most probable token.
-#: Module of the logits processors whose use is visible in a request's parameters.
+#: Module of vLLM's built-in logits processors, whose use shows in a request's parameters.
 _BUILT_IN = "vllm.v1.sample.logits_processor.builtin"
 
 
 class _RowSampling(NamedTuple):
     parameters: Any
-    seed: int | None  #: ``None`` for greedy requests too
-    given: int
+    seed: int | None  #: seed of the noise; ``None`` for requests without a seed, and for greedy requests
+    given: int  #: how many of the turn's first tokens end the prompt
     temperature: float
-    only_temperature: bool  #: seeded or greedy, and only temperature changes its logits
+    only_temperature: bool  #: whether the request is seeded or greedy, and only temperature changes its logits
 
 
 @dataclass(frozen=True, eq=False)
 class BatchRows:
     seeded: NDArray[np.int64]  #: batch index of each request that has a seed, shape (seeded,)
     seeds: NDArray[np.uint64]  #: shape (seeded,)
-    #: On the device, int64, shape (3, requests): bits of the seed; tokens given at the start of the turn minus prompt
-    #: tokens; bits of the temperature in float64.
+    #: On the device, int64, shape (3, requests). Row 0: bits of the seed. Row 1: number of the turn's first tokens that
+    #: end the prompt, minus prompt tokens. Row 2: bits of the temperature in float64.
     held: Tensor
-    #: Whether temperature alone changes all logits, and only log-probabilities of sampled tokens are requested.
+    #: Whether temperature alone changes the logits, and at most log-probabilities of sampled tokens are requested. Then
+    #: turntree's kernels can sample the step (``fused_sampling``).
     fused: bool
 
     @cached_property
-    def index(self) -> Tensor:
+    def index(self) -> Tensor:  # `seeded` on the device
         return torch.from_numpy(self.seeded).to(self.held.device, non_blocking=True)
 
     def ends(self, runner: Any) -> Tensor:
@@ -80,7 +81,7 @@ class CurrentRows:
         for name in batch.req_ids:
             parameters = requests[name].sampling_params
             known = before.get(name)
-            # A caller may reuse an id for another request.
+            # Compare the parameters too: a caller may reuse an id for another request.
             self._by_request[name] = known if known and known.parameters is parameters else _row_sampling(parameters)
         rows = list(self._by_request.values())
         seeds = np.array([row.seed or 0 for row in rows], np.uint64)

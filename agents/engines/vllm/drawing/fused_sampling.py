@@ -1,9 +1,9 @@
 """One step of vLLM's sampling in a few kernels, for batches in which only temperature changes the logits.
 
 The kernels run if every request is seeded or greedy and the device has kernels. Otherwise vLLM samples, with the
-patches of ``seeded_draws``. Both produce the same tokens. Log-probabilities equal vLLM's ``processed_logprobs``
-within rounding. The rank of a token is computed for greedy requests only and is 0 for sampled requests: the rank would
-take another read of all logits.
+patches of ``seeded_draws``. Both ways sample the same tokens. Log-probabilities equal vLLM's ``processed_logprobs``
+within rounding. Greedy tokens have their rank. Sampled tokens have rank 0, because computing the rank would take
+another read of all logits.
 
 Patches two methods of the model runner object: ``_sample``, and ``_dummy_sampler_run``, after which the kernels are
 compiled. Checked with ``compat.CHECKED``; tests: ``test_fused_sampling.py``, ``test_fused_vllm.py``.
@@ -47,7 +47,7 @@ def install(runner: Any, rows: CurrentRows) -> None:
     @functools.wraps(dry_run)
     def dry(hidden_states: Tensor) -> Any:
         output = dry_run(hidden_states)
-        # vLLM returns an empty tensor for a model without logits (an encoder alone).
+        # For a model without logits (an encoder alone), vLLM returns an empty tensor: there is nothing to compile.
         if kernels_on(runner.device.type) is not None and not isinstance(output, Tensor):
             with torch.inference_mode():
                 warm_up(runner.model.compute_logits(hidden_states[:2]))
@@ -64,11 +64,12 @@ def warm_up(logits: Tensor) -> None:
     if kernels is None:
         return
     kernels.warm_up(logits)
-    # Steps that vLLM samples itself run the race on logits in float32 (`seeded_draws`).
+    # The steps that vLLM samples itself draw from float32 logits (`seeded_draws`).
     race.race_of_logits(logits[:1].float(), np.zeros(1, np.uint64), np.zeros(1, np.int64))
 
 
 def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, drafted: Any) -> Any:
+    # `planes`: tokens, log-probabilities and ranks (`StepLogprobs`), in one tensor.
     # Without drafts, each request samples at the last token of its span in the batch.
     sampled_at: dict[str, Any] = {"indices": runner.query_start_loc.gpu[1:], "shift": -1}
     if drafted is not None:
@@ -87,10 +88,10 @@ def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, 
 
 
 class StepLogprobs:
-    """Tokens, log-probabilities and ranks in one int32 tensor (3, positions), so that one copy moves them.
+    """Tokens, log-probabilities and ranks in one int32 tensor ``planes`` (3, positions), so that one copy moves all.
 
-    Replaces vLLM's ``LogprobsTensors``. With ``sent``, the copy to the host starts now, so vLLM's wait for the tokens
-    covers the log-probabilities too.
+    Replaces vLLM's ``LogprobsTensors``. With ``sent``, the copy to the host starts at once: when vLLM has waited for
+    the tokens, the log-probabilities have arrived too.
     """
 
     def __init__(self, planes: Tensor, *, sent: bool = False) -> None:

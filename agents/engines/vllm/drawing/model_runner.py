@@ -1,9 +1,9 @@
 """Choice of vLLM's first model runner, and refusal of seeds that vLLM would ignore.
 
-Newer versions of vLLM choose their second model runner (V2) on accelerators by the model's architecture: 0.24 for
-six architectures, later versions for more architectures. V2 supports neither turntree's seeds nor custom drafters.
-Engines with seeded turns request the first runner before vLLM starts, and check it afterwards. Requests with a seed
-that reach V2, or an unchecked version of vLLM (for example under ``vllm serve``), are refused, because vLLM would
+On accelerators, newer versions of vLLM use their second model runner (V2) for some model architectures: six in 0.24,
+more in later versions. V2 supports neither turntree's seeds nor custom drafters. ``VllmEngine`` therefore requests the
+first runner before vLLM starts, and checks afterwards that its workers sample with turntree's seeds. A request with a
+seed that reaches V2 or an unchecked version of vLLM (for example under ``vllm serve``) is refused, because vLLM would
 silently draw fresh noise.
 
 Patches ``InputProcessor._validate_params``, which rejects requests in vLLM's front end. Checked with
@@ -33,7 +33,7 @@ def unchecked() -> str:
 
 
 def choose_first() -> None:
-    """Make engines started by this process use the first runner, unless the environment chooses."""
+    """Make engines started by this process use the first runner, unless the environment variable is set already."""
     os.environ.setdefault(VARIABLE, "0")
 
 

@@ -1,8 +1,9 @@
 """Re-verification of a draft at the end of a prompt, in vLLM's pass over the prompt.
 
-A re-verified request (``request_wire``) asks for log-probabilities of its prompt. At each position of the given
-tokens, the patch instead returns the token that vLLM would have sampled there, with its log-probability under the
-sampling distribution. Nothing is computed for the rest of the prompt. vLLM samples the token after the given tokens.
+In a re-verified request (``request_wire``), the last tokens of the prompt are a draft of the turn: the given tokens.
+The request asks for log-probabilities of its prompt. At each position of the given tokens, the patch instead returns
+the token that vLLM would have sampled there, with its log-probability under the sampling distribution. It computes
+nothing for the rest of the prompt. vLLM itself samples the token after the given tokens.
 
 Patches ``_get_prompt_logprobs_dict`` of the model runner object, which vLLM calls with the hidden states after each
 pass. Checked with ``compat.CHECKED``; tests: ``test_reverified_prompts.py``.
@@ -63,7 +64,7 @@ def _reverify(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
     drawn = request.in_progress_prompt_logprobs_cpu
     if drawn is None:
         drawn = request.in_progress_prompt_logprobs_cpu = tensors.empty_cpu(given, 1)
-    # The logits at a position draw the next token; vLLM samples at the last position.
+    # The logits at a position draw the token after it. vLLM itself samples at the prompt's last position.
     first, last = max(start, prompt - given - 1), min(start + count, prompt - 1)
     if first < last:
         row = runner.input_batch.req_id_to_index[name]
@@ -83,6 +84,7 @@ def _reverify(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
     return drawn
 
 
+# Draw the tokens at turn positions `span`; return tokens and log-probabilities, shape (positions,).
 def _draws(logits: Tensor, parameters: Any, seed: int, span: slice) -> tuple[Tensor, Tensor]:
     count, size = logits.shape
     scaled = logits.float() / parameters.temperature

@@ -1,14 +1,14 @@
 """Seeded sampling inside vLLM, with noise that depends only on seed, position and token.
 
 vLLM's own seeds feed a generator whose numbers depend on how many numbers it drew before, so a draft would change the
-tokens after it. Here a token is the winner of a race of exponential clocks (``spec_tree.rules.noise``), and a drafted
-token is accepted exactly if it is that winner. Drafts and the batch therefore do not change a
-turn, and drafting a turn that was sampled with the same seed replays it. All rows of a step are drawn and compared on
-their device, without waiting for it.
+tokens after it. Here a race of exponential clocks draws each token: the token with the smallest ``E / p`` wins, with p
+its probability and E exponential noise (``spec_tree.rules.noise``). A drafted token is accepted exactly if it wins. A
+turn is therefore the same with any drafts and in any batch. If the draft is a turn that was sampled with the same seed
+and policy, all of it is accepted. The host does not wait for the device while a step is drawn and compared.
 
-Most steps on a GPU are sampled by ``fused_sampling``; this module handles the other steps by three patches of vLLM's
-sampling: the object ``topk_topp_sampler`` of the runner's sampler, the method ``forward`` of its rejection sampler,
-and the function ``rejection_sample`` that this method calls. Greedy requests and requests without a turntree seed are
+Most steps on a GPU are sampled by ``fused_sampling``. This module handles all other steps, by three patches of vLLM's
+sampling: the object ``topk_topp_sampler`` of the runner's sampler, the method ``forward`` of the rejection sampler, and
+the function ``rejection_sample`` that ``forward`` calls. Greedy requests and requests without a turntree seed are
 unchanged. Log-probabilities are vLLM's. Checked with ``compat.CHECKED``; tests: ``test_seeded_draws.py``.
 """
 
@@ -66,7 +66,7 @@ def installed(runner: Any) -> bool:
     return isinstance(getattr(getattr(runner, "sampler", None), "topk_topp_sampler", None), _Draws)
 
 
-class _Draws(nn.Module):
+class _Draws(nn.Module):  # replaces vLLM's `topk_topp_sampler`, kept as `inner`
     #: The instance whose rejection sampler is running; a worker process samples on one thread.
     active: _Draws | None = None
 
@@ -80,18 +80,18 @@ class _Draws(nn.Module):
         self, logits: Tensor, generators: dict[int, torch.Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         rows = self._rows.now()
-        # In vLLM's dry run, the logits do not have one row per request.
+        # In vLLM's dry run, the logits do not have one row per request: leave the sampling to vLLM.
         if not len(rows.seeded) or len(logits) != rows.held.shape[1]:
             result: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
             return result
         index = rows.index
         scaled = constrained(logits[index], *(None if x is None else x[index] for x in (k, p)))
-        winners = draw(scaled, rows.held[0, index], rows.ends(self._runner))
+        winners = draw(scaled, rows.held[0, index], rows.ends(self._runner))  # row 0 of `held`: seeds
         drawn, logprobs = self._inner(logits, generators, k, p)
         drawn[index] = winners.to(drawn.dtype)
         return drawn, logprobs
 
-    def during(self, forward: Any) -> Any:
+    def during(self, forward: Any) -> Any:  # wraps `forward`, so that `active` is this instance while it runs
         @functools.wraps(forward)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             _Draws.active = self
@@ -109,18 +109,18 @@ class _Draws(nn.Module):
 
         Args:
             tokens: vLLM's output, shape (rows, longest draft + 1), ``placeholder`` after the last token.
-            drafts: Draft tokens of all rows, shape (nodes,).
+            drafts: Draft tokens of all rows, concatenated, shape (nodes,). A node is one draft position.
             lengths: Number of draft tokens of each row.
-            logits: Logits of the nodes after all transforms, shape (nodes, vocabulary).
+            logits: Logits at the nodes after all transforms, shape (nodes, vocabulary).
             bonus: The token after each whole draft, shape (rows, 1).
         """
         rows = self._rows.now()
         if not len(rows.seeded):
             return
-        # Nodes of all rows are concatenated: compute the indices of the seeded rows' nodes on the host.
+        # Compute on the host which of the concatenated nodes belong to seeded rows.
         node_counts = np.array(lengths, np.int64)
         counts = node_counts[rows.seeded]
-        # `row_of_node` is the index of a node's row among the seeded rows.
+        # `row_of_node` is the index of a node's row among the seeded rows, `step` the node's position in its draft.
         row_of_node = np.repeat(np.arange(len(counts)), counts)
         step = np.arange(len(row_of_node)) - (np.cumsum(counts) - counts)[row_of_node]
         nodes = (np.cumsum(node_counts) - node_counts)[rows.seeded][row_of_node] + step
@@ -129,11 +129,12 @@ class _Draws(nn.Module):
         drafted = sampled.clone()
         if len(nodes):
             scaled = logits if len(nodes) == len(logits) else logits[node]
+            # `rows.ends`: turn position of the bonus token. `ends`: number of draft tokens before it.
             positions = (rows.ends(self._runner) - ends)[row] + column
             sampled[row, column] = draw(scaled, rows.held[0, index][row], positions).to(sampled.dtype)
             drafted[row, column] = drafts[node].to(sampled.dtype)
         sampled.scatter_(1, ends[:, None], bonus[index].to(sampled.dtype))
-        # The bonus token is compared with the placeholder, which differs: no token after it counts.
+        # The bonus token is compared with a placeholder and never equals it, so the match ends there at the latest.
         matched = (sampled == drafted).cumprod(1).sum(1, keepdim=True)
         tokens[index] = sampled.masked_fill(
             torch.arange(sampled.shape[1], device=sampled.device) > matched, placeholder
@@ -141,7 +142,7 @@ class _Draws(nn.Module):
 
 
 def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """Return the winners of the race at ``positions`` in the turn, int64, shape (rows,).
+    """Return the tokens that win the race at ``positions`` in the turn, int64, shape (rows,).
 
     ``logits`` have all transforms applied, shape (rows, vocabulary).
     """
@@ -151,14 +152,14 @@ def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) ->
 
 
 def _on(device: torch.device, *indices: Sequence[int] | NDArray[np.int64]) -> tuple[Tensor, ...]:
-    # One copy for all index arrays, which does not wait for the device.
+    # Copy all index arrays at once, without waiting for the device.
     whole = torch.from_numpy(np.concatenate([np.asarray(array, np.int64) for array in indices]))
     parts: tuple[Tensor, ...] = whole.to(device, non_blocking=True).split([len(array) for array in indices])
     return parts
 
 
 def constrained(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
-    # vLLM's own function breaks ties at the cut as vLLM does; it may write into `logits`.
+    # Apply top-k and top-p by vLLM's function, so that ties at the cut are broken alike. It may write into `logits`.
     if k is None and p is None:
         return logits
     module: Any = importlib.import_module("vllm.v1.sample.ops.topk_topp_sampler")

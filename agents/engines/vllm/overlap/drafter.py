@@ -1,12 +1,12 @@
 """turntree's drafter under asynchronous scheduling: drafting overlaps with the scheduling of the next step.
 
-A step's tokens reach the host with the copy that vLLM makes for its scheduler. The drafting thread waits for the copy,
+A step's tokens reach the host by the copy that vLLM makes for its scheduler. The drafting thread waits for the copy,
 commits the tokens to the draft store and drafts. Before the inputs of the next step are built, ``trim`` waits for the
-drafting thread, uploads the drafts and removes the positions without a draft from the step. A step of few tokens keeps
-all draft positions and waits later, before its input ids are built (``upload``).
+drafting thread, uploads the drafts and removes the draft positions without a draft from the step. A step of few tokens
+keeps all draft positions, and waits for the drafts later, before its input ids are built (``upload``).
 
-Steps without drafts are buffered and read many at a time, so they cost no more than without a drafter.
-A turn that ends in a step still takes part in the next step, whose tokens ``ChainRows`` ignores.
+Steps without drafts are buffered, and many are read at once, so they take no longer than without a drafter.
+A request that ends in a step is still part of the next step; ``ChainRows`` ignores the tokens that it samples there.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.spec_tree.budget.draft_budget import Allowance
 
-_MAX_BUFFERED = 128  #: Steps without drafts after which the buffered steps are read.
+_MAX_BUFFERED = 128  #: Number of buffered steps without drafts at which all of them are read.
 
 
 class _Step(NamedTuple):
     ids: list[str]  #: request ids, shape (rows,)
     requests: dict[str, Any] | None  #: all of vLLM's requests; ``None`` if the batch is unchanged
-    resumed: dict[str, list[int]]  #: tokens sampled earlier by the requests that were not in the step before
-    tokens: Tensor  #: shape (rows, most), -1 after each row's last token; valid once ``copied`` has passed
-    copied: Any  #: CUDA event
+    resumed: dict[str, list[int]]  #: earlier tokens of the requests that joined or rejoined the batch in this step
+    tokens: Tensor  #: sampled tokens, shape (rows, most), -1 after each row's last; valid once ``copied`` has passed
+    copied: Any  #: CUDA event at the end of the copy of ``tokens`` to the host
     reading: list[int]  #: rows still inside their prompt; their sampled tokens do not count
-    read: int  #: prompt tokens processed
+    read: int  #: prompt tokens that the step processed
 
 
 class OverlappedDrafter(ForestDrafter):
@@ -52,12 +52,13 @@ class OverlappedDrafter(ForestDrafter):
         self._drafts = self._on_host.numpy()
         self._lengths = np.zeros(rows, np.int32)
         self._widths = np.zeros(rows, np.int32)
-        #: planned draft positions of each request in the coming step, and how many may be filled
+        #: draft positions that the scheduler planned for each request of the coming step, and how many may be filled
         self._planned = self._width = 0
         self._buffered: list[_Step] = []
-        self._ids: list[str] = []
+        self._ids: list[str] = []  #: request ids of the last step, one per row
         self._upload_pending = False  #: whether the coming step has draft positions that are not uploaded yet
-        self._records = threading.Lock()  #: locked while steps or turns are read, never while waiting for a step
+        #: guards the buffered steps and the live turns; never held while waiting for a step
+        self._records = threading.Lock()
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
         super().bind(runner, leads=leads)
@@ -90,10 +91,10 @@ class OverlappedDrafter(ForestDrafter):
         ids: list[str] = output._model_runner_output.req_ids
         requests, resumed = None, {}
         if ids != self._ids:
-            # Copy the dictionary: vLLM changes it while the drafting thread reads.
+            # Copy the dictionary: vLLM changes it while the drafting thread reads it.
             requests = dict(self._runner.requests)
             for name in set(ids).difference(self._ids):
-                # -1 stands for tokens that are not on the host yet; they arrive with their own step.
+                # -1 stands for a token that has not reached the host yet; it arrives with its own step.
                 if before := [token for token in requests[name].output_token_ids if token >= 0]:
                     resumed[name] = before
         self._ids = ids
@@ -108,7 +109,7 @@ class OverlappedDrafter(ForestDrafter):
             return
         self.settle()
         self._planned = width
-        # The scheduler plans any length; graphs by length take only the lengths in `lengths`.
+        # The scheduler plans any length, but CUDA graphs for one draft length exist only for those in `lengths`.
         self._width = width = max((length for length in self.lengths if length <= width), default=width)
         began = time.perf_counter()
         self._session.mark_step(began, went_on=bool(self._rows))
@@ -126,7 +127,7 @@ class OverlappedDrafter(ForestDrafter):
         Args:
             scheduler_output: The runner's own copy of vLLM's ``SchedulerOutput`` of the coming step.
         """
-        # Only requests of the last step's batch have draft positions (`DraftScheduler`), so rows follow that batch.
+        # `DraftScheduler` plans drafts only for requests of the last step, so rows have the order of that step.
         planned = scheduler_output.scheduled_spec_decode_tokens
         self._upload_pending = bool(planned)
         if not planned:
@@ -136,7 +137,7 @@ class OverlappedDrafter(ForestDrafter):
             self.upload()
             lengths = self._lengths[:rows]
         else:
-            # A step of few tokens costs the same with empty draft positions: keep them, and wait in `upload` instead.
+            # In a step of few tokens, empty draft positions cost no time: keep all, and wait in `upload` instead.
             lengths = np.full(rows, self._width, np.int32)
         scheduled, spare = scheduler_output.num_scheduled_tokens, 0
         short = np.flatnonzero(lengths < self._planned)
@@ -157,7 +158,7 @@ class OverlappedDrafter(ForestDrafter):
         if self._upload_pending:
             self._upload_pending = False
             self.settle()
-            # On the current stream, so the copy ends before the step's kernels read the drafts.
+            # Copy on the current stream: the copy then ends before the step's kernels read the drafts.
             self._on_device.copy_(self._on_host, non_blocking=True)
 
     def catch_up(self) -> None:
@@ -186,7 +187,8 @@ class OverlappedDrafter(ForestDrafter):
         with self._session.timed(waits=False):
             with self._records:
                 self._read_all(buffered[:-1])
-            buffered[-1].copied.synchronize()  # without the lock: counters must not wait for a running step
+            # Wait without the lock: callers that read counters must not wait for a running step.
+            buffered[-1].copied.synchronize()
             with self._records:
                 step = self._read(buffered[-1])
                 self._chain_budget.learn(step, began, read=buffered[-1].read)
@@ -202,11 +204,11 @@ class OverlappedDrafter(ForestDrafter):
         self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
         if self.lengths:
             lengths[:] = self._cut_to_common_length(drafts, lengths, self.lengths)
-        np.maximum(drafts, 0, out=drafts)  # the model embeds whole rows, and -1 is not a token id
+        np.maximum(drafts, 0, out=drafts)  # the model embeds padding too, and -1 is not a token id
 
     def _read_all(self, steps: list[_Step]) -> None:
         while steps:
-            # Consecutive steps of one batch: `requests` is set where the batch changed.
+            # Take all consecutive steps of one batch: `requests` is set in a step whose batch changed.
             batch = [steps[0], *takewhile(lambda step: step.requests is None, steps[1:])]
             steps = steps[len(batch) :]
             if any(step.reading or step.tokens.shape[1] > 1 for step in batch):
@@ -243,7 +245,7 @@ class OverlappedDrafter(ForestDrafter):
         return result
 
     def _drop_inconsistent(self, step: _Step) -> None:
-        # vLLM drops tokens that a running step samples while its cache is reset: end turns that counted such tokens.
+        # If its cache is reset, vLLM drops the tokens that the running step samples. End the turns that counted them.
         for name, before in step.resumed.items():
             row = self._rows.get(name)
             if row is not None and self._chains.lengths([row.slot]) != [len(before) + _given(row.request)]:
@@ -252,7 +254,7 @@ class OverlappedDrafter(ForestDrafter):
                 self._slots[step.ids.index(name)] = -1
 
     def _earlier(self, step: _Step, row: int) -> list[int]:
-        # A turn's first tokens may be given at the end of the prompt, or sampled before this drafter saw it.
+        # First tokens of a turn that this drafter has not read: given at the end of the prompt, or sampled before.
         request = self._requests[row]
         if request is None or request.prompt_token_ids is None:
             return []
@@ -272,5 +274,5 @@ class OverlappedDrafter(ForestDrafter):
         return wider
 
 
-def _given(request: Any) -> int:
+def _given(request: Any) -> int:  # how many of the turn's first tokens end the prompt
     return given_of(request.sampling_params.extra_args)

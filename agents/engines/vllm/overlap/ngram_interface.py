@@ -1,18 +1,18 @@
 """Run turntree's drafter in place of ``ngram_gpu``, vLLM's drafter for asynchronous scheduling.
 
-``ngram_gpu`` returns drafts and the number of valid drafts on the device; before the next step, the runner waits for
-these numbers and trims the positions that its scheduler planned. turntree's drafts come from the host, and the runner
-waits for turntree's drafting thread instead.
+``ngram_gpu`` returns drafts, and the number of valid draft tokens of each request, on the device. Before the next step,
+vLLM's model runner waits for these numbers and removes planned draft positions that have no valid token. turntree's
+drafts come from the host, so the runner waits for turntree's drafting thread instead.
 
-Names patched in the module ``v1.worker.gpu_model_runner`` (vLLM 0.24 and 0.28), and what vLLM's own would do:
+Names patched in the module ``v1.worker.gpu_model_runner`` (vLLM 0.24 and 0.28), and what vLLM's originals would do:
 
 - ``NgramProposerGPU``: compile its own search.
 - ``update_scheduler_for_invalid_drafts``: wait, then read the device once per request.
 - ``update_ngram_gpu_tensors_incremental``: copy all prompts for the search.
 - ``update_num_computed_tokens_for_batch_change``: recompile with ``torch.compile`` for half a second while serving,
-  when the number of requests needs another specialisation. turntree runs the function uncompiled.
+  whenever the number of requests needs another specialisation. turntree runs this function uncompiled.
 
-Patches of the model runner: ``num_tokens_no_spec_gpu`` becomes a host array, which vLLM writes element by element;
+Patches of the model runner: ``num_tokens_no_spec_gpu`` becomes a host array, because vLLM writes it element by element;
 ``_prepare_input_ids`` waits for drafts; ``execute_model`` and ``sample_tokens`` skip the work for drafts in steps
 without any. Tests: ``test_ngram_interface.py``.
 """
@@ -95,7 +95,7 @@ class _StepPatches:
 
 
 def _without_drafts(runner: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # Without these two settings, vLLM skips the work for drafts; the request states do not change.
+    # Without these two settings, vLLM skips its work for drafts, which a step without drafts does not need.
     config, overlapped = runner.speculative_config, runner.use_async_spec_decode
     runner.speculative_config, runner.use_async_spec_decode = None, False
     try:

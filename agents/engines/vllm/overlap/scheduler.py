@@ -1,7 +1,8 @@
-"""The scheduler of asynchronous steps with drafts: it decides whether a step has drafts, and how long they may be.
+"""The scheduler of asynchronous steps: it decides whether a step has drafts, and how long the drafts may be.
 
-The scheduler can time each step in every process layout, so the switch between steps with and without drafts is here.
-vLLM's own scheduler and worker handle steps without drafts (``ngram_interface``).
+Drafts are switched off while they cost more time than they save (``DraftSwitch``). This needs the time of every step,
+which the scheduler can measure however vLLM splits its work into processes. vLLM handles steps without drafts as if it
+had no drafter (``ngram_interface``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         settings = DrafterSettings.from_additional_config(self.vllm_config.additional_config)
         self._longest: int = self.num_spec_tokens if settings.enabled else 0
         self._switch = DraftSwitch() if settings.adaptive else None
-        self._undrafted: set[str] = set()  #: requests whose drafts vLLM would need on the host at once
+        self._undrafted: set[str] = set()  #: requests whose draft tokens vLLM would need at once on the host
         self._ended: float | None = None  #: end of the last step, monotonic seconds; ``None`` once no request is left
 
     def add_request(self, request: Any) -> None:
@@ -36,8 +37,8 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
             self._undrafted.add(request.request_id)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        # vLLM 0.28 gives draft positions to a joining request with one token left. Nothing is drafted for it, and the
-        # worker could not tell how many of these positions its number of computed tokens includes.
+        # vLLM 0.28 plans draft positions for a joining request with one token left. Nothing is drafted for the request,
+        # and the worker could not tell how many of these positions are in the request's number of computed tokens.
         longest, self.num_spec_tokens = self.num_spec_tokens, 0
         try:
             return super().schedule(*args, **kwargs)
@@ -49,10 +50,10 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         width = draft_length(rows, self._longest)
         if width and self._switch is not None and not self._switch.wants(rows, now=time.perf_counter()):
             width = 0
-        scheduler_output.num_spec_tokens_to_schedule = width  # for the next step; the worker drafts as many
+        scheduler_output.num_spec_tokens_to_schedule = width  # for the next step; the worker drafts up to this length
         super()._update_after_schedule(scheduler_output)
         if len(self.running) > rows:
-            # The worker drops a request without a token in this step; it joins again later, as in `schedule`.
+            # The worker drops a request that has no token in this step. The request joins again later: plan no drafts.
             for request in self.running:
                 if request.request_id not in scheduler_output.num_scheduled_tokens:
                     request.spec_token_ids = []
@@ -86,7 +87,7 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
 
 
 def _needs_tokens(request: Any) -> bool:
-    # Penalties, bad words and grammars are computed on the host from the tokens before, drafts included.
+    # vLLM computes penalties, bad words and grammars on the host from all earlier tokens, including draft tokens.
     parameters = request.sampling_params
     return (
         parameters is None
