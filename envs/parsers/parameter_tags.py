@@ -23,9 +23,8 @@ class Tags(NamedTuple):
     outer: tuple[str, str]  #: texts before and after a call, or before and after several calls
     #: pattern that begins a call within ``outer``, with the tool's name as its group; text that ends it, may be empty
     function: tuple[str, str]
-    parameter: tuple[
-        str, str
-    ]  #: pattern that begins a value, with the parameter's name as its group; text that ends it
+    #: pattern that begins a value, with the parameter's name as its group; text that ends the value
+    parameter: tuple[str, str]
     #: templates of a call's beginning, of a parameter and of a call's end, for ``str.format``
     written: tuple[str, str, str]
     several: bool = False  #: ``outer`` may contain several calls
