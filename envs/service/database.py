@@ -28,11 +28,7 @@ class Tables:
     records: Mapping[str, Mapping[str, Record]]  #: table -> key -> record
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return read_tables, (
-            self.folder,
-            self.domain,
-            tuple(self.records),
-        )  # unpickling reads the files instead of copying records
+        return read_tables, (self.folder, self.domain, tuple(self.records))  # unpickling reads the files again
 
 
 def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
