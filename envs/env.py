@@ -143,9 +143,9 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         self.describes_tools = (
             type(self).describes_tools and system_prompt is None if describes_tools is None else describes_tools
         )
-        self._schemas: tuple[str, list[Any]] = ("", [])
+        self._schemas: tuple[str, list[Any]] = ("", [])  # JSON of the tools' schemas, and the parsed schemas
         self._progress: Progress | None = None
-        self._early = PureCalls()
+        self._early = PureCalls()  # speculative tool calls
 
     @abstractmethod
     def task(self, index: int) -> Task:

@@ -89,7 +89,7 @@ class BFCL(Env):
     turn's comparison. The last turn is always compared. Withheld tools are offered from the turn that the data name.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
         *("_tasks", "num_tasks", "_written", "_known")

@@ -75,7 +75,7 @@ class _Game:
     # itself before it has any. So the wrappers are pickled separately and put together again.
 
     def __init__(self, played: Any) -> None:
-        self.played, self.seen = played, 0
+        self.played, self.seen = played, 0  # the TextArena game; the number of its observations already shown
 
     def __getstate__(self) -> Any:
         layers, inner = [], self.played

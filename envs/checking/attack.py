@@ -21,6 +21,7 @@ from turntree.envs.task import Task
 
 BOUND = 0.004  #: highest fraction of the tasks that may pay a wrong policy, or refuse a right one
 LUCK = 0.5  #: highest fraction of the tasks in which a policy's guess may be right
+# Typesetting, and text around a value (a name before "=", a unit): ignored when a guess is compared with the answer.
 _NOISE = re.compile(r"[\s$,]|\\(?:left|right|text\w*|[,;:! ])|[(){}.]")
 _AROUND = re.compile(r"^\s*\$?[^=<>]*=|\\text\w*\s*\{[^{}]*\}|\\[$%]")
 _SHOWN = 300

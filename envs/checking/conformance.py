@@ -32,7 +32,7 @@ _MIDDLE = 3  #: snapshots are taken after turn 1, 2, ... up to this turn
 _NO_SPEC = "due to the environment not having a spec"
 #: answers that are hard to parse for a verifier; a verifier must nevertheless grade each of these
 _BEYOND = (r"\gcd(x,7)", r"\pi \bmod 2", r"\mathbb{E}[X]", r"\sum_{k=1}^{n} k", r"\cot 0", r"\gcd(9^{9^9},3)")
-_HOSTILE = (
+_HOSTILE = (  # turns that an environment must survive
     *("", "\x00", "\ud800", "<tool_call>{", "((((" * 500, "word " * 20_000, "#### ", r"\boxed{", "{}[]()<>\\"),
     *(template % answer for answer in _BEYOND for template in (r"\boxed{%s}", "#### %s")),
 )

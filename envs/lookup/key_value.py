@@ -21,7 +21,7 @@ class KeyValue(Env):
     if the store at the end equals the expected store, else 0.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     default_limits = Limits(max_turns=24)
     example_call = ToolCall(name="get", arguments={"key": "apple"})

@@ -28,7 +28,7 @@ class Arithmetic(Env):
     may occur under several indices and in several splits.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     describes_tools = True
     tools = (one_operation_calculator,)

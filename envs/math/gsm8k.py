@@ -31,7 +31,7 @@ class GSM8K(Env):
     else 0. Rows need a ``question`` and an ``answer`` that is a number or ends with ``#### x``; an ``id`` is kept.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     describes_tools = True
     tools = (calculator,)

@@ -96,7 +96,7 @@ def end_of_nested(
     """Find the closing mark that belongs to an opening mark, among several candidates.
 
     Pairs of marks between the two are text of the call. If closing marks follow each other, the last of them closes the
-    call. If an opening mark is never closed, return the last closing mark before the next opening mark.
+    call. If an opening mark is never closed, return the last mark of the first series of closing marks.
 
     Args:
         start: Index after the opening mark.

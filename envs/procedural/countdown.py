@@ -26,7 +26,7 @@ class Countdown(Env):
     reward is 1 for a right expression, else 0. ``target=24`` with ``use_all=True`` is the Game of 24.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
 
     def __init__(

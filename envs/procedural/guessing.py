@@ -21,7 +21,7 @@ class NumberGuessing(Env):
     without a number uses up a guess. The reward is 1 if the number is found, else 0.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     default_limits = Limits(max_turns=None)
 

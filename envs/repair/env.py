@@ -19,7 +19,7 @@ from turntree.envs.sandbox.python_sandbox import PythonSandbox
 from turntree.envs.sandbox.settings import Isolation
 from turntree.envs.task import Task
 
-_JUDGED = ResultMemo(4096)
+_JUDGED = ResultMemo(4096)  # digest of program and files -> fraction of right calls
 _OUTCOMES = Path(calls.__file__).read_text("utf-8")
 _CALL = """
 import importlib

@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 from turntree.envs.errors import Escape
 
 _T = TypeVar("_T")
-_contained = threading.local()
+_contained = threading.local()  # ``process``: id of the process in which this thread is inside contain; else 0
 _leave_process = os._exit
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 _PATIENCE = 10.0  #: seconds to wait until killed processes are gone, or until signalled processes have stopped
+# Memory lines of /proc/PID/status, and of /proc/PID/smaps_rollup.
 _HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
 _PARTS = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:", b"Private_Hugetlb:", b"Shared_Hugetlb:")
 

@@ -19,12 +19,12 @@ from typing import Any
 from turntree.envs.sandbox import frames, kernel, processes, worker
 from turntree.envs.sandbox.processes import descendants, kill_descendants
 
-_WATCH_SECONDS = 0.05
-_CHUNK = 1 << 18
+_WATCH_SECONDS = 0.05  #: seconds between two checks of memory, processes and files
+_CHUNK = 1 << 18  #: bytes to read at once
 _FILES = 10_000  #: maximum number of files of a run without namespaces; with namespaces, the file tree has a limit
 _END_SECONDS = 2.0  #: seconds within which a worker that has nothing more to report must end
 _STIRRED = 5  #: clock ticks that stopped processes may seem to use, because the kernel charges their last tick late
-_CHANNEL = "channel"
+_CHANNEL = "channel"  #: reason to kill code that wrote to the worker's pipes or closed them
 
 
 class Supervisor:
@@ -116,7 +116,7 @@ class _Run:
         self.folder = config["folder"]
         self.kept = {running.stdout: bytearray(), running.stderr: bytearray()}
         self.dropped = 0
-        self.killed_for = ""
+        self.killed_for = ""  # reason why the code was killed, a key in _explain; empty if it was not
         self.report: dict[str, Any] | None = None
         self.exit_code: int | None = None
         self._collector = frames.Collector(_max_report_bytes(self.limits["output_bytes"]))

@@ -24,8 +24,8 @@ class Worker(NamedTuple):
     pid: int  #: first process of the chain
     requests: int  #: descriptor to write code to
     results: int  #: descriptor to read results from
-    stdout: int  #: descriptor to read its output from
-    stderr: int  #: descriptor to read its error stream from
+    stdout: int  #: descriptor to read the code's output from
+    stderr: int  #: descriptor to read the code's error stream from
     last: int = 0  #: last process of the chain, which runs the code; 0 until the worker is confined
 
     def seen(self) -> Worker:
