@@ -18,7 +18,7 @@ class Entry:
     needs_data: bool = False  #: tasks come from a file, a folder, the Hugging Face hub or a package (argument ``data``)
 
 
-#: in the order of the documentation
+#: all built-in environments, in the order of the documentation
 CATALOGUE: tuple[Entry, ...] = (
     Entry(
         id="turntree/Arithmetic-v0",
@@ -118,5 +118,5 @@ CATALOGUE: tuple[Entry, ...] = (
 
 
 def find_entry(id: str) -> Entry | None:
-    """Return the entry with this id, or ``None`` for an environment of another package."""
+    """Return the entry with this id; ``None`` if another package provides the environment."""
     return next((entry for entry in CATALOGUE if entry.id == id), None)

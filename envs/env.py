@@ -2,8 +2,8 @@
 
 Authors implement ``task`` and ``reply``, and ``start`` if the opening is more than the task's prompt. The base class
 parses tool calls, runs the tools and enforces all limits except those counted in tokens. If a tool or ``reply``
-raises, the episode is truncated as a failure; only the user's Ctrl-C passes through. Invariant: an episode ends
-exactly once, either terminated (by the task) or truncated (by a limit or a failure), never both.
+raises, the episode is truncated as a failure; only the user's Ctrl-C is raised to the caller. Invariant: an episode
+ends exactly once, either terminated (by the task) or truncated (by a limit or a failure), never both.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}
     tools: tuple[Tool, ...] = ()  #: Tools of the policy; methods decorated with ``@tool`` are added automatically.
-    toolsets: tuple[Toolset, ...] = ()  #: Prototypes of tools with state: every episode gets its own copies.
+    toolsets: tuple[Toolset, ...] = ()  #: Groups of tools with state. Every episode uses its own copies of these.
     #: Runs the tools, by default without a deadline. Environments may share one; set it before ``reset``.
     executor: ToolExecutor = ToolExecutor()
     #: Cache of the results of deterministic tools; ``None`` disables it. Set it before ``reset``.
     memo: ResultMemo | None = None
     num_tasks: int | None = None  #: Number of tasks; ``None`` means unlimited.
-    default_limits: ClassVar[Limits] = Limits()  #: Limits of an episode if the constructor gets none.
+    default_limits: ClassVar[Limits] = Limits()  #: Limits of an episode if the constructor gets no ``limits``.
     #: Seconds after which a running ``reset`` or ``step`` fails the episode; not enforced with ``step_inline``.
     step_seconds: float = 3600.0
     #: Set it if ``reset``, ``step`` and all tools take microseconds: the environment's step is then fast enough to run
@@ -77,7 +77,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     #: Set it if the messages of ``start`` or ``default_system_prompt`` describe the tools and how to call them, so that
     #: turntree does not describe them again. Not inherited by a subclass that adds tools.
     describes_tools: bool = False
-    #: The call that shows the policy the call format; ``None`` makes one up for the first tool.
+    #: Example call that shows the call format to the policy; ``None`` generates an example for the first tool.
     example_call: ClassVar[ToolCall | None] = None
     # Snapshots leave these out, because they do not belong to the state of an episode.
     static_attributes: ClassVar[frozenset[str]] = frozenset(
@@ -91,7 +91,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Assertions of the author hold for one class only, so they are reset unless this class repeats them.
+        # The flags below hold for one class only. A subclass may differ, so each class must set them again.
         cls.tools = with_methods(cls, cls.tools)
         if len(cls.tools) > len(super(cls, cls).tools):  # type: ignore[misc]  # one of the bases is Env
             cls.describes_tools = vars(cls).get("describes_tools", False)
@@ -143,9 +143,9 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         self.describes_tools = (
             type(self).describes_tools and system_prompt is None if describes_tools is None else describes_tools
         )
-        self._schemas: tuple[str, list[Any]] = ("", [])
+        self._schemas: tuple[str, list[Any]] = ("", [])  # JSON of the tools' schemas, and the parsed schemas
         self._progress: Progress | None = None
-        self._early = PureCalls()
+        self._early = PureCalls()  # speculative tool calls
 
     @abstractmethod
     def task(self, index: int) -> Task:
@@ -160,7 +160,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         """Answer a turn of the policy that calls no tool."""
 
     def compact(self) -> Sequence[Message] | None:
-        """Shorten the dialogue before the policy's next turn; by default keep it.
+        """Shorten the dialogue before the policy's next turn; the default keeps the dialogue.
 
         Called after every turn that does not end the episode, including turns answered by tools. ``self.dialogue``
         holds the messages that the policy would see.
@@ -173,12 +173,12 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     def solution(self) -> Sequence[str]:
         """Return turns that earn the current task's full reward, for ``turntree attack``; hidden from the policy.
 
-        May stay empty if writing the task's ``answer`` in a form that the attack knows solves the task.
+        May be empty if the answer alone solves the task: the attack writes ``Task.answer`` in common forms itself.
         """
         return ()
 
     def default_system_prompt(self) -> str:
-        """Return the system prompt to use if the caller gives none; empty for none."""
+        """Return the system prompt for callers that give no ``system_prompt``; empty for no system prompt."""
         return ""
 
     @property
@@ -188,7 +188,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     @property
     def call_format(self) -> str:
-        """The format of tool calls: ``tool_format`` if given, else the model's own."""
+        """The format of tool calls: ``tool_format`` if given, else the format of the model's chat template."""
         return self.tool_format or self._model_format
 
     def prefer_format(self, name: str) -> None:
@@ -211,12 +211,12 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     @property
     def wants_special_tokens(self) -> bool:
-        """Whether ``step`` needs the special tokens of a turn, because the format writes calls with them."""
+        """Whether the text for ``step`` must include special tokens, because the format writes calls with them."""
         return bool(getattr(self.parser, "special_tokens", False))
 
     @cached_property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """All tools that the model may call: ``tools`` and those of ``toolsets``."""
+        """All tools that the model may call: ``tools`` and the tools of ``toolsets``."""
         return all_tools(self.tools, self.toolsets)
 
     @property
@@ -240,7 +240,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     @property
     def step_part(self) -> str:
-        """The part of the running step, named in a failure: ``reply()`` or a tool; empty before the first step."""
+        """The code that the step runs now, ``reply()`` or a tool, to name it in a failure; empty before any step."""
         return self._progress.doing if self._progress is not None else ""
 
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
@@ -305,7 +305,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         if not isinstance(action, str):
             raise TypeError(f"an action must be a str, the text of one turn, got {type(action).__name__}: {action!r}")
         parsed = read_turn(action, self.parser, self.call_format, self.offered_tools)
-        # If calls are written with special tokens, keep only the text around them: chat templates write the calls anew.
+        # If calls are written with special tokens, keep only the other text: chat templates render the calls again.
         content = parsed.content if self.wants_special_tokens else action
         message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)
@@ -329,13 +329,13 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
 
     def tool_calls_ahead(self, action: str) -> list[PureCall]:
-        """Return speculative tool calls: those that a partial turn is likely to make, of ``pure`` tools only.
+        """Return speculative tool calls: calls of ``pure`` tools that the unfinished turn is likely to make.
 
-        Calling a returned object runs the tool, in any thread. The first ``step`` that makes exactly this call uses the
-        result. Calls that were returned before are left out.
+        Calling a returned object runs the tool, in any thread. The first ``step`` whose turn makes the same call uses
+        the result. A call that an earlier invocation has returned is left out.
 
         Args:
-            action: The likely text of the next turn, as for ``step``.
+            action: The predicted text of the turn, in the form that ``step`` takes.
 
         Raises:
             ResetNeeded: Before the first ``reset``.
@@ -386,7 +386,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         self._early.seconds = self.executor.seconds
         jobs = []
         for call in allowed:
-            # The digest covers this call and all before it, so it identifies the point at which the call is made.
+            # The digest of this call and all earlier calls and turns is the key of the call's result in the cache.
             if progress.history:
                 progress.history = after_call(progress.history, call)
             job = prepare(
@@ -414,7 +414,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             messages.append(answer(call, outcome))
         if len(allowed) < len(calls):
             progress.stop = EnvStop.MAX_TOOL_CALLS
-        # max_errors counts turns: one successful call makes the turn a success.
+        # max_errors counts consecutive failed turns; a turn with at least one successful call has not failed.
         if any(outcome.error is None for outcome in outcomes):
             progress.errors = 0
         elif outcomes:
@@ -460,7 +460,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         }
 
     def _schemas_of(self, progress: Progress) -> list[Any]:
-        # Parsed once per episode. Callers keep infos, so each info gets its own list.
+        # The JSON is parsed once per episode. Callers keep ``info``, so every ``info`` gets its own list.
         text = self._tools_json
         if progress.turn == 0 or self._schemas[0] != text:
             self._schemas = (text, json.loads(text))

@@ -18,15 +18,15 @@ import gymnasium
 
 
 def pip_install(packages: str) -> str:
-    """Return the pip command for the running interpreter; a bare ``pip`` could belong to another one."""
+    """Return the pip command for the running interpreter; a bare ``pip`` could belong to another interpreter."""
     return f"{sys.executable} -m pip install {packages}"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to turntree, from the source that turntree was installed from."""
+    """Return the command that installs an extra of turntree from the place that turntree was installed from."""
     # turntree is not on PyPI, so its bare name would install nothing or somebody else's package.
     name = f"turntree[{extra}]" if extra else "turntree"
-    # A checkout on sys.path may contain an egg-info without an origin, which is found before the installed metadata.
+    # The first metadata found may be an egg-info of a checkout on sys.path, which has no origin; so search them all.
     texts = (distribution.read_text("direct_url.json") for distribution in distributions(name="turntree"))
     origin: dict[str, Any] = next((json.loads(text) for text in texts if text), {})
     url = str(origin.get("url", ""))
@@ -71,7 +71,7 @@ class ResetNeeded(EnvError, gymnasium.error.ResetNeeded):
 
 
 class SnapshotError(EnvError, ValueError):
-    """``restore`` got something that is no snapshot of this class."""
+    """``restore`` got bytes that are not a snapshot of this class."""
 
 
 class DataError(EnvError, ValueError):
@@ -91,7 +91,7 @@ class Escape(EnvError):
 
 
 class SandboxError(EnvError):
-    """The sandbox itself failed, which is no verdict on the code that it ran."""
+    """The sandbox itself failed. This says nothing about the code that it ran."""
 
 
 class SandboxTimeout(SandboxError, TimeoutError):
@@ -99,7 +99,7 @@ class SandboxTimeout(SandboxError, TimeoutError):
 
 
 class UngradedAnswer(EnvError):
-    """The verifier could decide neither right nor wrong, so the episode has no verdict."""
+    """The verifier could not decide whether the answer is right, so the episode is not scored."""
 
 
 def nearest_hint(name: object, known: Collection[str], otherwise: str, *, cutoff: float = 0.6) -> str:

@@ -20,7 +20,7 @@ def kind_of(error: Exception, at_work: FailureKind) -> FailureKind:
     """Classify an exception.
 
     Args:
-        at_work: The part that raised it, used if the exception's class does not tell.
+        at_work: The part that raised the exception; returned if the exception's class does not tell the kind.
 
     >>> str(kind_of(OSError("the disk is full"), FailureKind.TOOL))
     'tool'

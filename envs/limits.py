@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one episode; ``None`` means no limit."""
+    """Limits of one episode; ``None`` turns a limit off."""
 
     max_turns: int | None = 8  #: turns of the policy
     max_tool_calls: int | None = None  #: tool calls in the whole episode
@@ -20,7 +20,7 @@ class Limits:
     #: consecutive turns in which a tool call was malformed, or every call returned an error
     max_errors: int | None = None
     max_turn_tokens: int | None = 512  #: tokens that the policy samples in one turn
-    #: tokens after the first prompt, sampled ones and observations together (verl's response length)
+    #: tokens after the first prompt: sampled tokens and observations together (verl's response length)
     max_episode_tokens: int | None = None
     max_context_tokens: int | None = None  #: tokens of prompt and response together (the model's context length)
 
@@ -34,7 +34,7 @@ class Limits:
                 raise ValueError(f"Limits.{f.name} must be a positive integer or None, got {value!r}")
 
     def within(self, other: Limits) -> Limits:
-        """Return the tighter of both limits, field by field.
+        """Return, for every field, the tighter of the two limits.
 
         >>> Limits(max_turns=8).within(Limits(max_turns=None, max_turn_tokens=64)).max_turn_tokens
         64

@@ -26,7 +26,7 @@ class ToolCall:
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)  #: keyword arguments, JSON values
-    id: str = ""  #: referenced by the tool's answer; empty if the format has no ids
+    id: str = ""  #: the ``tool_call_id`` of the tool message that answers; empty if the format has no ids
 
     def to_openai(self) -> dict[str, Any]:
         """Return an entry of OpenAI's ``tool_calls``; arguments stay a mapping, as chat templates expect."""
@@ -41,7 +41,8 @@ class Message:
     """One message of a dialogue."""
 
     role: Role
-    #: for the policy exactly the sampled text, tool calls included, after the part of a thought that its prompt opened
+    #: of the policy: exactly the sampled text, including tool calls. If the prompt has already opened a thought, the
+    #: opening mark of that thought comes first
     content: str
     tool_calls: tuple[ToolCall, ...] = ()  #: parsed from ``content`` (assistant only)
     tool_call_id: str = ""  #: the call that a tool message answers
@@ -93,10 +94,10 @@ class Message:
 class Reply:
     """The environment's answer to a turn that calls no tool."""
 
-    messages: Sequence[Message] = ()  #: new messages; may be empty if the episode is over
+    messages: Sequence[Message] = ()  #: new messages; may be empty if this reply ends the episode
     reward: float = 0.0  #: reward of the turn
     done: bool = False  #: whether the task ends the episode
-    #: named components, for the record only; training uses ``reward``
+    #: named components, only for logs and metrics; training uses ``reward``
     rewards: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stopwatch:
-    """Measures seconds since its creation; a pickle keeps the seconds so far, and the copy continues from there.
+    """Measures seconds since its creation. A pickle keeps the seconds so far; an unpickled copy counts on from them.
 
     >>> Stopwatch().seconds < 1
     True
@@ -31,7 +31,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the creation of the first copy, without the time spent as a pickle."""
+        """Seconds since the creation, without the time between pickling and unpickling."""
         return monotonic() - self._start
 
     def __getstate__(self) -> float:
@@ -42,7 +42,7 @@ class Stopwatch:
 
 
 class EnvStop(StrEnum):
-    """Why an environment ended the episode (``info["stop_reason"]``); falsy while the episode runs."""
+    """Reason why an environment ended the episode (``info["stop_reason"]``); falsy while the episode runs."""
 
     RUNNING = ""
     DONE = "done"  #: the task ended the episode
@@ -50,7 +50,7 @@ class EnvStop(StrEnum):
     MAX_TOOL_CALLS = "max_tool_calls"
     MAX_SECONDS = "max_seconds"
     MAX_ERRORS = "max_errors"
-    FAILURE = "failure"  #: a tool or the environment raised: no verdict on the policy
+    FAILURE = "failure"  #: a tool or the environment raised; the episode is not scored
 
     @property
     def terminated(self) -> bool:
@@ -69,18 +69,18 @@ class Progress:
 
     task: Task
     messages: list[Message] = field(default_factory=list)
-    #: messages with which ``Env.compact`` replaced those before ``since``
+    #: messages with which ``Env.compact`` replaced the first ``since`` messages
     kept: list[Message] = field(default_factory=list)
-    since: int = 0  #: number of messages that ``kept`` replaces
+    since: int = 0  #: number of ``messages`` that ``kept`` replaces
     turn: int = 0  #: turns of the policy so far
     tool_calls: int = 0  #: tool calls run so far
     errors: int = 0  #: consecutive turns whose calls all failed or were malformed
-    toolsets: list[Toolset] = field(default_factory=list)  #: this episode's own copies
+    toolsets: list[Toolset] = field(default_factory=list)  #: this episode's own copies of the environment's toolsets
     tool_state: dict[str, Any] = field(default_factory=dict)  #: values that tools keep in ``Context.state``
-    clock: Stopwatch | None = None  #: runs if ``max_seconds`` is set
+    clock: Stopwatch | None = None  #: seconds since ``reset``; None if ``max_seconds`` is not set
     rewards: dict[str, float] = field(default_factory=dict)  #: named components, summed over the episode
     stop: EnvStop = EnvStop.RUNNING
-    failure: str = ""  #: the failure in one line; empty if there is none
+    failure: str = ""  #: description of the failure in one line; empty if there is no failure
     failure_kind: FailureKind = FailureKind.ENVIRONMENT  #: valid only if ``failure`` is not empty
     history: str = ""  #: digest of all turns and calls so far (see ``memo``); empty if no results are cached
     doing: str = ""  #: the operation running now, to name it if it fails
@@ -91,7 +91,7 @@ class Progress:
         return (*self.kept, *self.messages[self.since :])
 
     def allowed(self, calls: Sequence[ToolCall], limits: Limits) -> Sequence[ToolCall]:
-        """Return the first of ``calls``, as many as ``max_tool_calls`` still allows."""
+        """Return the first calls of ``calls``, as many as ``max_tool_calls`` still allows."""
         most = limits.max_tool_calls
         return calls if most is None else calls[: most - self.tool_calls]
 
@@ -102,7 +102,7 @@ class Progress:
         return max(0.0, limits.max_seconds - self.clock.seconds)
 
     def note_end(self, limits: Limits, *, done: bool) -> None:
-        """Record why the episode ends with this turn, if it does; ``done`` is the task's own decision."""
+        """Record why the episode ends with this turn, if it ends; ``done`` means that the task ended the episode."""
         if done:
             self.stop = EnvStop.DONE
         elif self.stop:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "turntree.envs"
 _registered: set[str] = set()
-#: Libraries whose task sets are named ``LIBRARY:NAME``, and the callable of the library's bridge that makes one.
+#: LIBRARY in ids of the form ``LIBRARY:NAME`` -> callable in the library's bridge that makes an environment of NAME.
 _BRIDGES = {"gem": "Gem", "reasoning_gym": "ReasoningGym", "textarena": "TextArena", "verifiers": "named_taskset"}
 
 
@@ -36,7 +36,7 @@ def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> N
         entry_point: The class, or ``"module:Class"``, which is imported when an environment is first made.
 
     Raises:
-        gymnasium.error.Error: If ``id`` has another form.
+        gymnasium.error.Error: If ``id`` is not of this form.
     """
     gymnasium.register(id=id, entry_point=entry_point, kwargs=kwargs)
     _registered.add(id)
@@ -52,12 +52,12 @@ def make(id: str, **kwargs: Any) -> Env:
     """Make an environment, without Gymnasium's wrappers.
 
     Args:
-        id: A registered id; ``MODULE:NAME``, where the module has a class of that name or registers that id; or a task
-            set of another library, such as ``reasoning_gym:chain_sum`` or ``verifiers:reverse-text``.
+        id: A registered id; or ``MODULE:NAME``, where NAME is a class in the module or an id that the module registers;
+            or a task set of another library, such as ``reasoning_gym:chain_sum`` or ``verifiers:reverse-text``.
 
     Raises:
         ModuleNotFoundError: If there is no such module.
-        UnknownEnvironment: If there is no such id or class; the message suggests the nearest.
+        UnknownEnvironment: If there is no such id or class; the message suggests the most similar id.
         TypeError: If the environment is not a ``turntree.envs.Env``.
     """
     creator = find_creator(id)
@@ -71,7 +71,7 @@ def make(id: str, **kwargs: Any) -> Env:
 
 
 def find_creator(id: str) -> str | Callable[..., Any]:
-    """Return what makes an environment: a registered id, or a class that is not registered.
+    """Return a registered id, or a callable that makes an environment that is not registered.
 
     Raises:
         ModuleNotFoundError: If there is no such module.

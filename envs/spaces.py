@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Space
 
 _MEAN_SAMPLE_LENGTH = 24
-#: Half-open ranges of code points that samples are drawn from; none contains surrogates.
+#: half-open ranges of code points that samples are drawn from; no range contains surrogates
 _RANGES = (
     (0x20, 0x7F),  # ASCII, printable
     (0x20, 0x7F),  # listed twice, because most text is ASCII
@@ -54,7 +54,7 @@ class Unicode(Space[str]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Draw a text of mixed scripts; short texts are more likely for every ``max_length``.
+        """Draw a text in mixed scripts. Short texts are likelier than long ones, whatever ``max_length`` is.
 
         Raises:
             ValueError: If a mask or a probability is given; this space supports neither.

@@ -9,16 +9,16 @@ import numpy as np
 
 from turntree.envs.errors import OptionsError, TaskIndexError
 
-_MANY_TASKS = 2**31  #: Upper bound of drawn indices if the number of tasks is unlimited.
+_MANY_TASKS = 2**31  #: upper bound of drawn indices if the number of tasks is unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The task of an episode; the same for every sample of a group."""
+    """The task of an episode. A group (the episodes that GRPO compares) has one task."""
 
-    id: str  #: stable across epochs and processes; the key of the task's stored rollouts
+    id: str  #: the same in every epoch and process; the draft store finds a task's earlier rollouts by this id
     prompt: str  #: the question as the policy sees it
-    answer: str = ""  #: the gold answer in the form that the verifier reads; never shown to the policy
+    answer: str = ""  #: the right answer (gold answer), as the verifier reads it; never shown to the policy
     data_source: str = ""  #: data set of the row, for example ``gsm8k``
     metadata: Mapping[str, Any] = field(default_factory=dict)  #: anything else, JSON values
 
@@ -27,20 +27,20 @@ class Task:
 class Context:
     """State of the running episode that a tool may read and the model does not see.
 
-    A tool's parameter annotated ``Context`` is filled in by the environment and left out of the tool's schema.
+    The environment fills in a tool's parameter annotated ``Context``. The tool's schema leaves this parameter out.
     """
 
-    task: Task  #: includes the answer
+    task: Task  #: includes the answer, which a tool must not reveal
     np_random: np.random.Generator  #: the environment's generator, seeded by ``reset``
-    turn: int  #: turns of the policy so far, including the one that makes this call
-    #: shared by all tools of the episode, empty at its start; part of snapshots, so values must pickle
+    turn: int  #: turns of the policy so far, including the turn that makes this call
+    #: values shared by all tools of the episode; empty at first. Part of snapshots, so values must be picklable
     state: dict[str, Any] = field(default_factory=dict)
 
 
 def chosen_task(
     options: Mapping[str, Any], task_at: Callable[[int], Task], count: int | None, rng: np.random.Generator
 ) -> Task:
-    """Return the task that the options of ``reset`` select, or draw one of ``count`` (``None``: unlimited).
+    """Return the task that the options of ``reset`` select; else draw one of ``count`` tasks (``None``: unlimited).
 
     Raises:
         OptionsError: If an option is unknown or of the wrong type.

@@ -1,7 +1,7 @@
 """Grade a policy's answer with the rewards package.
 
-Invariant: an answer that could not be graded never counts as wrong. It raises, so the episode ends as a failure and
-is left out of training.
+Invariant: an answer that could not be graded never counts as wrong. ``grade_answer`` raises instead, so the episode
+ends as a failure and is left out of training.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from turntree.rewards.reading.visible import without_comments, without_hidden
 
 
 def grade_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXACT) -> Score:
-    """Compare the answer in a text with the task's answer; repeating the question is no answer.
+    """Compare the answer in a text with the task's answer; a repetition of the question does not count as an answer.
 
     Args:
         answer_format: Answer format of the data set, or its name.
@@ -23,7 +23,7 @@ def grade_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXAC
         A score whose ``correct`` is true or false.
 
     Raises:
-        UngradedAnswer: If the two could not be compared.
+        UngradedAnswer: If the two answers could not be compared.
     """
     result = score(text, task.answer, answer_format, question=task.prompt)
     if result.correct is None:

@@ -15,9 +15,9 @@ from turntree.envs.errors import MissingExtra, pip_install
 from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 
-# The package pins old versions of numpy and others for its model handlers, which nothing here uses.
+# The package pins old versions of numpy and other libraries for its model handlers, which turntree does not use.
 PACKAGE = "bfcl-eval==2026.3.23"
-#: per API, by the name that tasks use (also its class name): its module and its file of documents
+#: name of an API in the tasks, which is also its class name -> name of its module and of its file of tool descriptions
 APIS: Mapping[str, str] = {
     "GorillaFileSystem": "gorilla_file_system",
     "MathAPI": "math_api",
@@ -38,7 +38,7 @@ class Caller(Protocol):
 
 
 class ApiTool(Tool):
-    """Wrap a function of an API as its document describes it; the API itself checks the arguments."""
+    """Wrap a function of an API, with the description from BFCL's files; the API itself checks the arguments."""
 
     is_method = True
 
@@ -55,7 +55,7 @@ class ApiTool(Tool):
 
     @property
     def function(self) -> Callable[..., Any]:  # type: ignore[override]  # looked up when it is asked for
-        # The document becomes the docstring. It may list the arguments in another order than the method.
+        # BFCL's description becomes the docstring. Its arguments may be in another order than the method's.
         method = getattr(_api_class(self.api), self.name)
 
         @functools.wraps(method)
@@ -77,11 +77,11 @@ def package_data() -> Path:
 def new_api(name: str, configuration: Mapping[str, Any], *, long_context: bool) -> Any:
     """Create an API in the state in which a task begins.
 
-    The state may share objects with the package's own data. With ``long_context`` the API holds much more than the
-    configuration says.
+    The state may share objects with the package's own data. With ``long_context`` the package adds much more data than
+    ``configuration`` has.
     """
     api = _api_class(name)()
-    if hasattr(api, "_load_scenario"):  # one has no state
+    if hasattr(api, "_load_scenario"):  # one of the APIs has no state
         api._load_scenario(copy.deepcopy(dict(configuration)), long_context=long_context)
     return api
 
@@ -130,7 +130,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _converted(schema: Any) -> Any:
-    # The documents use Python's names for types; JSON schemas need JSON's.
+    # BFCL's descriptions use Python's type names; a JSON schema needs JSON's type names.
     if isinstance(schema, list):
         return [_converted(one) for one in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
-"""Let a user ask for several things, one per turn, which the policy does with tools over simulated APIs.
+"""Let a user ask for several things, one per turn; the policy does them with tools over simulated APIs.
 
-A turn is right if it leaves all APIs in the state that the task's own calls leave, and if the policy has received every
-result of those calls. The text that the policy writes is not graded.
+A turn is right if all APIs end in the same state as after the task's own calls, and if the policy has received every
+result of the task's own calls. The text that the policy writes is not graded.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from turntree.envs.tools.tool_run import answer, prepare
 from turntree.envs.tools.toolset import all_tools
 
 
-class Expected(NamedTuple):
-    results: list[str]  #: of the calls of this turn
+class Expected(NamedTuple):  # the effects of the task's own calls in one turn
+    results: list[str]  #: results of the calls, in order
     states: Mapping[str, Any]  #: of each API after this turn, by name
 
 
 def expected(task: Task, beginning: bytes, executor: ToolExecutor) -> list[Expected]:
-    """Play a task's own calls in a separate world and return what each turn should lead to.
+    """Play a task's own calls on separate APIs and return the expected results and states of each turn.
 
-    ``executor`` must be configured as the policy's, so that long results are truncated alike.
+    ``executor`` must have the settings of the policy's executor, so that long results are truncated in the same way.
     """
     world = World()
     world.begin(beginning)
@@ -57,7 +57,7 @@ def results_in(dialogue: Sequence[Message]) -> list[str]:
 
 
 def contains(got: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Return whether all wanted results are among those received, each as often.
+    """Return whether ``got`` contains every wanted result, at least as often as ``wanted`` does.
 
     >>> contains(["a", "b"], ["b", "a"]), contains(["b"], ["b", "b"])
     (True, False)
@@ -74,22 +74,22 @@ SPLITS = ("base", "miss_func", "miss_param", "long_context")
 Offer = tuple[tuple[str, ...], frozenset[str]]  #: the APIs of a task, and the names of the tools that it withholds
 
 
-class Known(NamedTuple):
+class Known(NamedTuple):  # computed once per task and kept for the next episode of this task
     task: Task
-    beginning: bytes  #: the APIs in their first state
+    beginning: bytes  #: pickle of the APIs in their first state
     turns: list[Expected]
-    tools_json: list[str]  #: one entry per turn, and one after the last turn
+    tools_json: list[str]  #: schemas of the offered tools, one entry per turn and one for after the last turn
 
 
 class BFCL(Env):
     """Do what a user asks for, turn after turn, with tools over files, posts, tickets, money, flights or a car.
 
-    The reward is 1 if every turn is right. If the task makes no call in a turn (a tool or an argument is missing, so
-    the policy should ask), the following turns grade that turn; the last turn is graded at once. Tools that a task
-    withholds at first are offered in the turn that the data name.
+    The reward is 1 if every turn is right. In some turns the task itself makes no call, because a tool or an argument
+    is missing and the policy should ask. After such a turn the state is not compared; a wrong change shows in a later
+    turn's comparison. The last turn is always compared. Withheld tools are offered from the turn that the data name.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
         *("_tasks", "num_tasks", "_written", "_known")
@@ -100,8 +100,8 @@ class BFCL(Env):
         """Read the tasks.
 
         Args:
-            data: Folder with ``multi_turn_SPLIT.jsonl``, its paths in the field ``ground_truth``, or one like the
-                package's ``data`` folder. ``None`` takes that of the installed package.
+            data: Folder with ``multi_turn_SPLIT.jsonl``, whose field ``ground_truth`` has each task's calls, or a
+                folder like the package's ``data`` folder. ``None`` takes the installed package's ``data`` folder.
             split: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
             **kwargs: Arguments of ``Env``.
 
@@ -180,7 +180,7 @@ class BFCL(Env):
         self._results = 0
         self._state_right = self._calls_right = True
 
-    def _judge(self) -> None:
+    def _judge(self) -> None:  # compares the turn that ends now with the task's own calls
         turns = self._known_of_task().turns
         wanted, states = turns[self._turn]
         if self._state_right and (wanted or self._turn == len(turns) - 1):

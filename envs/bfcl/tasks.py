@@ -1,6 +1,6 @@
 """Read the rows of a set as tasks: the user's messages, the calls of each turn, and the tools.
 
-Invariant: each call names a tool and passes its arguments by name, so that it runs like the policy's calls.
+Invariant: each call names a tool and passes its arguments by name, so that it runs like a call of the policy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TaskFiles:
     # Compares equal only while no file has changed, so it can key a cache.
 
     tasks: FileRows  #: one task per line
-    paths: FileRows | None  #: one path per line with the task's id; None if the tasks contain their paths
+    paths: FileRows | None  #: a task's id and its path (its own calls) per line; None if ``tasks`` has the paths
 
     def rows(self) -> Iterator[Row]:
         paths: Mapping[Any, Any] = {}
@@ -57,7 +57,7 @@ def find_files(data: str | Path | None, split: str) -> TaskFiles:
     return TaskFiles(tasks=file_rows(theirs[-1]), paths=file_rows(answers))
 
 
-LONG = "long_context"  #: the set whose worlds the package fills with much more than the rows say
+LONG = "long_context"  #: the set for which the package adds much more data to the APIs than the rows have
 Call = dict[str, Any]
 
 

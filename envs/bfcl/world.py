@@ -1,8 +1,8 @@
 """Run the APIs of one episode. Calls return the benchmark's own texts, and none hangs or reaches another episode.
 
 Invariant: a call raises nothing. An API's exception becomes a result, as in the benchmark. Some calls are refused
-before they reach the API: numbers with too many digits, folder trees too large to search, and arguments that are no
-JSON.
+before they reach the API: those with numbers of too many digits, with a folder tree too large to search, or with
+arguments that are not JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _shared = Lock()
 
 
 class World(Toolset):
-    """Hold the APIs of one episode and the tools of all APIs."""
+    """Hold the running episode's own APIs, and the tools of all APIs, used in the episode or not."""
 
     def __init__(self) -> None:
         self.tools = tuple(all_api_tools().values())
@@ -50,7 +50,7 @@ class World(Toolset):
 
     def call(self, tool: ApiTool, arguments: Mapping[str, Any]) -> str:
         try:
-            own = json.loads(json.dumps(arguments, allow_nan=False))  # the API may keep and change them
+            own = json.loads(json.dumps(arguments, allow_nan=False))  # a copy, because the API may keep and change it
             api = self.apis[tool.api]
             _refuse_endless(tool.name, own, api)
             if tool.name not in _WRITE_SHARED_STATE:
@@ -68,7 +68,7 @@ class World(Toolset):
 
 
 def beginning_of(task: Task) -> bytes:
-    # A pickle: each load is a separate copy that shares nothing with another episode.
+    # Returns a pickle, so that every load is a separate copy that shares nothing with another episode.
     world, long_context = task.metadata["world"], task.metadata["long_context"]
     apis = {name: new_api(name, world.get(name, {}), long_context=long_context) for name in task.metadata["apis"]}
     return pickle.dumps(apis)
@@ -76,13 +76,14 @@ def beginning_of(task: Task) -> bytes:
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    # Only one thread may run a call that writes process-wide state; both precisions are restored afterwards.
+    # Only one thread at a time may run a call that writes process-wide state. The precisions of mpmath and decimal are
+    # restored afterwards.
     with _shared, mpmath.workdps(mpmath.mp.dps), decimal.localcontext():
         yield
 
 
 def _written(result: Any) -> str:
-    # The benchmark prints a mapping as JSON if possible, and everything else as Python does.
+    # The benchmark writes a mapping as JSON if possible, and any other result with Python's ``str``.
     if isinstance(result, dict):
         try:
             return json.dumps(result, allow_nan=False)
@@ -92,13 +93,13 @@ def _written(result: Any) -> str:
 
 
 def _refuse_endless(name: str, arguments: Mapping[str, Any], api: Any) -> None:
-    # Such calls would take minutes, or create a state on which later calls take minutes.
+    # Refuses calls that would take minutes, or would create a state on which later calls take minutes.
     for argument in ("precision", "decimal_places"):
         value = arguments.get(argument, 0)
         if isinstance(value, int | float) and abs(value) > MAX_DIGITS:
             raise ValueError(f"{name}: {argument} is at most {MAX_DIGITS}")
     if name == "logarithm" and not all(isinstance(value, int | float) for value in arguments.values()):
-        raise TypeError("logarithm: all arguments are numbers")  # mpmath reads texts such as 1e1000000000
+        raise TypeError("logarithm: all arguments are numbers")  # mpmath also accepts texts, such as "1e1000000000"
     if name == "power":
         base, exponent = arguments.get("base"), arguments.get("exponent")
         if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > MAX_BITS:

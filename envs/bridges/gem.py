@@ -15,8 +15,8 @@ from turntree.envs.task import Task
 class Gem(Env):
     """Plays one episode of a GEM environment per task; the task's index is the seed.
 
-    Use the GEM environment's own action format, for example ``\\boxed{5}``. GEM draws from the global random states, so
-    every episode has its own copy of them. Both GEM's truncation and its termination end the task.
+    Use the GEM environment's own action format, for example ``\\boxed{5}``. GEM draws from the global random states of
+    Python and NumPy, so every episode has its own copy of these states. GEM's truncation ends the task, too.
     """
 
     static_attributes = Env.static_attributes | {"_id", "_settings"}
@@ -42,7 +42,7 @@ class Gem(Env):
         """Begin the GEM environment's episode.
 
         Raises:
-            EnvError: If it cannot be set up here, for example because a download is not possible.
+            EnvError: If GEM cannot set up the environment here, for example because a download is not possible.
         """
         seed = task.metadata["seed"] % 2**32  # NumPy's generators take seeds of 32 bits
         self._random = OwnRandomness(seed)
@@ -59,7 +59,7 @@ class Gem(Env):
         with self._random():
             observation, reward, terminated, truncated, info = self._played.step(message.content)
         done = bool(terminated or truncated)
-        # GEM sends a placeholder instead of a last observation.
+        # GEM may send a placeholder instead of a last observation; the policy must not see it.
         ended = done and observation == library("gem.utils.constants", "gem-llm").TERMINAL_STATE
         messages = [] if ended else [_message(observation, info)]
         return Reply(messages=messages, reward=float(reward), done=done, rewards={"gem": float(reward)})

@@ -21,8 +21,8 @@ _PLAYED = "turntree"  #: key of the episode's reward in Inspect's store
 def inspect_task(make: Callable[[], Env], indices: Iterable[int], *, name: str = "turntree") -> Any:
     """Return an ``inspect_ai.Task``: each sample is an episode played by the model and scored by its reward.
 
-    The model gets the environment's tools and calls them in its own format; the environment runs them and enforces its
-    limits. An infrastructure failure is an error of the sample, without a score.
+    The model gets the environment's tools and calls them in the model's own format; the environment runs the tools and
+    enforces its limits. An infrastructure failure is an error of the sample, without a score.
 
     Raises:
         MissingExtra: If inspect-ai is not installed.
@@ -83,11 +83,11 @@ def _scorer() -> Any:
 
 
 def inspect_messages(messages: Sequence[dict[str, Any]], ids: Sequence[str] = ()) -> list[Any]:
-    """Convert OpenAI messages to Inspect's.
+    """Convert OpenAI messages to Inspect's message classes.
 
     Args:
         messages: Messages, shape (messages,).
-        ids: Ids of the calls that the tool messages answer, in order, for messages without a ``tool_call_id``.
+        ids: Ids of the calls that the tool messages answer, in order; used if a message has no ``tool_call_id``.
     """
     models, tools = library("inspect_ai.model", "inspect-ai"), library("inspect_ai.tool", "inspect-ai")
     named = iter(ids)
@@ -132,7 +132,7 @@ def _text(env: Env, message: Any) -> str:
 def write_inspect_log(rows: Iterable[Mapping[str, Any]], path: Path, *, task: str, model: str) -> Path:
     """Write evaluated episodes as an Inspect log: one sample per episode with its dialogue and rewards.
 
-    A failed episode is a sample with an error and without scores, and does not count in the mean.
+    A failed episode becomes a sample with an error and without scores. It does not count in the mean score.
 
     Args:
         rows: Lines of the file written by ``turntree eval --out``, as JSON values.

@@ -28,7 +28,7 @@ def library(module: str, package: str) -> ModuleType:
 
 
 class EpisodeFailure(EnvError):
-    """The infrastructure failed. Raised to trainers that cannot leave an episode out, instead of a reward of 0."""
+    """The infrastructure failed. Raised, instead of a reward of 0, for trainers that cannot leave an episode out."""
 
 
 def require_verdict(info: Mapping[str, Any]) -> None:
@@ -41,16 +41,16 @@ _GLOBAL = threading.Lock()  # the global random states belong to one episode at 
 
 
 class OwnRandomness:
-    """One episode's copy of the global random states, for libraries that draw from them; it pickles."""
+    """One episode's copy of the global random states, for libraries that draw from these; can be pickled."""
 
     def __init__(self, seed: int) -> None:
         self._state: Any = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Swap in the episode's states of Python's and NumPy's generators; one episode at a time."""
+        """Use the episode's states of Python's and NumPy's generators inside ``with``; one episode at a time."""
         with _GLOBAL:
-            # The caller's own states come back afterwards, so an episode does not disturb other users of them.
+            # The caller's states are restored afterwards, so an episode does not change other code's random numbers.
             kept = random.getstate(), np.random.get_state()
             _put(self._state)
             try:

@@ -22,9 +22,9 @@ _INVALID_PARAMS = -32602  #: JSON-RPC's code for a call that does not match the 
 class McpTools(Toolset):
     """The tools of an MCP server: put it into an environment's ``toolsets``.
 
-    Every episode opens its own connection at its first call, so a server that keeps state per connection keeps it per
-    episode. If the server rejects a call, the policy gets the error. If the server is gone or does not answer in time,
-    the infrastructure has failed.
+    Every episode opens its own connection at its first call, so a server with state per connection has separate state
+    for every episode. If the server rejects a call, the policy gets the error. If the server is gone or does not answer
+    in time, this counts as an infrastructure failure.
     """
 
     def __init__(self, server: Any, *, seconds: float = 30.0) -> None:
@@ -63,7 +63,8 @@ class McpTools(Toolset):
         text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content or ())
         # Versions of mcp differ in the names of these attributes.
         structured = getattr(result, "structured_content", getattr(result, "structuredContent", None))
-        if not text and structured is not None:  # the protocol asks servers to send it as text, too; not all do
+        # The protocol asks servers to send the same value as text, but not all do.
+        if not text and structured is not None:
             text = json.dumps(structured, ensure_ascii=False)
         if getattr(result, "is_error", False) or getattr(result, "isError", False):
             raise ToolError(text)
@@ -185,7 +186,7 @@ class _Connection:
 
     def ask(self, question: Any) -> Any:
         async def answer() -> Any:
-            # Shielded, because cancelling a late question must not cancel the connection.
+            # Shielded, because cancelling a late request must not cancel the opening of the connection.
             return await question(await asyncio.shield(self._ready))
 
         asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)

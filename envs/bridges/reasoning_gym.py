@@ -11,7 +11,7 @@ from turntree.envs.task import Task
 from turntree.rewards import final_answer
 from turntree.rewards.reading.thoughts import without_thoughts
 
-#: Keys of an entry's gold answer; in its metadata if several answers are right.
+#: Keys under which an entry may hold its gold answer; in the entry's metadata if several answers are right.
 _GOLD = ("answer", "possible_answer", "example_answer", "example_correct_answer")
 
 
@@ -71,12 +71,12 @@ class ReasoningGym(Env):
     def _score(self, answer: str, entry: Any) -> float:
         try:
             return float(self._dataset.score_answer(answer, entry))
-        except (Exception, SystemExit):  # checkers trust their answers: int("twelve"), {"a": 1}[0], eval("exit()")
+        except (Exception, SystemExit):  # checkers do not validate answers: int("twelve"), {"a": 1}[0], eval("exit()")
             return 0.0
 
 
 def _answer_candidates(text: str) -> list[str]:
-    # The text after the mark, and its first line without the full stop; the better score counts.
+    # The text after ####, and that text's first line without a full stop; the candidate with the better score counts.
     spoken = without_thoughts(text)[0]
     after = spoken.rpartition("####")[2].strip()
     line = final_answer(spoken)

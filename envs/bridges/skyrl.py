@@ -10,8 +10,8 @@ from turntree.envs.env import Env
 def skyrl_environment(make: Callable[[], Env]) -> type[Any]:
     """Return a ``BaseTextEnv`` class, to register with ``skyrl_gym.envs.registration.register``.
 
-    The row's ``extras`` select the task: ``{"extra_info": {"index": 17}}`` or ``{"index": 17}``. The environment's own
-    opening replaces the row's prompt. An infrastructure failure raises ``EpisodeFailure``.
+    The row's ``extras`` select the task: ``{"extra_info": {"index": 17}}`` or ``{"index": 17}``. The opening messages
+    of the turntree environment replace the row's prompt. An infrastructure failure raises ``EpisodeFailure``.
 
     Raises:
         MissingExtra: If skyrl-gym is not installed.

@@ -13,8 +13,8 @@ from turntree.envs.task import Task
 class TextArena(Env):
     """Plays a single-player game of TextArena per episode; the task's index is the seed.
 
-    Use the game's own move format, for example ``[5]``. Games draw from the global random states, so every episode has
-    its own copy of them. ``reset`` raises for games of several players and for games that need a download.
+    Use the game's own move format, for example ``[5]``. Games draw from the global random states of Python and NumPy,
+    so every episode has its own copy of these. ``reset`` raises for multi-player games and games that need a download.
     """
 
     def __init__(self, name: str, *, settings: Any = None, **kwargs: Any) -> None:
@@ -71,11 +71,11 @@ class TextArena(Env):
 
 
 class _Game:
-    # Pickles a game. TextArena's wrappers look up attributes in themselves while being unpickled, which never ends,
-    # so the wrappers are taken apart and rebuilt.
+    # Makes a game picklable. Unpickling a TextArena wrapper recurses without end, because it looks up an attribute in
+    # itself before it has any. So the wrappers are pickled separately and put together again.
 
     def __init__(self, played: Any) -> None:
-        self.played, self.seen = played, 0
+        self.played, self.seen = played, 0  # the TextArena game; the number of its observations already shown
 
     def __getstate__(self) -> Any:
         layers, inner = [], self.played
@@ -93,7 +93,7 @@ class _Game:
 
 
 def _reward(rewards: Any, info: Any) -> float:
-    # Some games swap the reward and the reason of a second invalid move.
+    # A bug of some games: after a second invalid move, reward and reason are swapped.
     reward = rewards[0]
     try:
         return float(reward.strip() if isinstance(reward, str) else reward)

@@ -13,8 +13,8 @@ from turntree.envs.tools.tool import Tool
 def trl_environment(make: Callable[[], Env]) -> type[Any]:
     """Return a class for ``environment_factory=`` of TRL's ``GRPOTrainer``; its methods are the tools.
 
-    A row selects its task by ``index``. TRL does not pass the last answer to the environment, so add ``trl_reward`` to
-    the trainer's ``reward_funcs``.
+    A row selects its task by the column ``index``. TRL does not pass the policy's last turn to the environment, so add
+    ``trl_reward``, which does, to the trainer's ``reward_funcs``.
 
     Args:
         make: Creates the environment of one episode; its tools must not depend on the task.
@@ -44,14 +44,14 @@ def trl_environment(make: Callable[[], Env]) -> type[Any]:
 
 
 def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """Reward function for TRL: pass each environment its last answer and return the episode's reward.
+    """Reward function for TRL: pass each environment the policy's last turn and return the episode's reward.
 
     Args:
         completions: Texts or messages, shape (episodes,).
         environments: Environments made by ``trl_environment``, shape (episodes,).
 
     Returns:
-        Rewards, shape (episodes,); ``None`` if the infrastructure failed, which TRL leaves out.
+        Rewards, shape (episodes,). ``None`` if the infrastructure failed; TRL leaves such an episode out.
     """
     totals: list[float | None] = []
     for completion, environment in zip(completions, environments, strict=True):
@@ -61,7 +61,7 @@ def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any
 
 
 def _answer(completion: Any) -> str:
-    # Empty if the dialogue was cut after a tool message, which is not the policy's.
+    # Returns the policy's last turn; empty if the dialogue was cut off after a tool message.
     if isinstance(completion, str):
         return completion
     last = completion[-1] if completion else {}
@@ -72,7 +72,7 @@ def _method(tool: Tool) -> Callable[..., str]:
     def method(self: Any, **arguments: Any) -> str:
         return str(self._say(self._env.parser.format_call(ToolCall(name=tool.name, arguments=arguments))))
 
-    # TRL builds the tools' schemas from signature, annotations and docstring, so the method copies the function's.
+    # TRL builds a schema from a method's signature, annotations and docstring, so these are copied from the tool.
     given = inspect.signature(tool.function, eval_str=True)
     shown = [p for p in given.parameters.values() if p.annotation is not Context and p.name != "self"]
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

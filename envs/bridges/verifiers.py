@@ -23,7 +23,7 @@ class Verifiers(Env):
     The reward is the weighted sum of the task's own rewards; ``rewards`` has each reward and each metric. The task's
     tool servers run in this process, one set per episode, and share the trace's state, as in verifiers.
 
-    Not supported, and refused: tasks that need a container or a runtime, and tasks whose hooks stop or change
+    Refused with a ``DataError``: tasks that need a container or a runtime, and tasks whose hooks stop or change
     dialogues.
     """
 
@@ -43,11 +43,11 @@ class Verifiers(Env):
 
         Args:
             taskset: Iterable of tasks with ``data`` (a prompt, text or messages).
-            score: Function of the task and the answer that returns the reward, or a coroutine of it; ``None`` lets the
+            score: Function or coroutine function of the task and the answer that returns the reward; ``None`` lets the
                 task score the whole dialogue.
             name: Prefix of task ids.
             max_tasks: Maximum number of tasks to read; task sets may be endless.
-            seconds: Deadline of a score and of each tool call.
+            seconds: Deadline for scoring an episode, and for each tool call.
             **kwargs: Arguments of ``Env``.
 
         Raises:
@@ -60,7 +60,7 @@ class Verifiers(Env):
         self._serving: VerifiersTools | None = None
         self._state: Any = None
         if self._rows:
-            # Only the first task is checked; it stands for the whole task set.
+            # Only the first task is checked, as a sample of the whole task set.
             _require_playable(self._rows[0], own_score=score is None)
             served = VerifiersTools.of(self._rows[0], seconds)
             self.tools = (*self.tools, *(served.offered if served else ()))
@@ -122,12 +122,12 @@ def named_taskset(name: str, *, config: Mapping[str, Any] | None = None, **kwarg
     """Load an installed task set, named ``verifiers:NAME``.
 
     Args:
-        name: Its id, for example ``reverse-text``.
-        config: Fields of its ``TasksetConfig``.
+        name: Id of the task set, for example ``reverse-text``.
+        config: Fields of the task set's ``TasksetConfig``.
         **kwargs: Arguments of ``Verifiers``.
 
     Raises:
-        DataError: If it is not installed, or has other fields.
+        DataError: If the task set is not installed, or its ``TasksetConfig`` lacks a field that ``config`` sets.
         MissingExtra: If verifiers is not installed.
     """
     v1 = library("verifiers.v1", "verifiers")

@@ -29,7 +29,7 @@ def content_text(content: Any) -> str:
 
 
 def played_messages(messages: Sequence[Message], parser: ToolParser) -> list[Any]:
-    """Convert an episode's messages to verifiers'; calls and thoughts are split from the text."""
+    """Convert an episode's messages to verifiers' message classes; calls and thoughts are split from the text."""
     vf = library("verifiers.v1", "verifiers")
     played: list[Any] = []
     asked = 0
@@ -52,7 +52,7 @@ def played_messages(messages: Sequence[Message], parser: ToolParser) -> list[Any
                 )
             )
         elif message.role is Role.TOOL:
-            # Without an id, answers belong to the calls of the last turn in their order.
+            # Tool messages without an id answer the calls of the last turn, in order.
             id = message.tool_call_id or f"call_{asked}_{number - asked - 1}"
             played.append(vf.ToolMessage(tool_call_id=id, content=message.content, name=message.name or None))
         else:
@@ -66,7 +66,7 @@ def trace_of(row: Any, messages: Sequence[Any], state: Any = None) -> Any:
 
     Args:
         row: The verifiers task.
-        messages: Its dialogue, shape (messages,).
+        messages: The dialogue of the task, shape (messages,).
         state: The state written by the task's tools; ``None`` for a new one.
     """
     vf, states = library("verifiers.v1", "verifiers"), library("verifiers.v1.state", "verifiers")
@@ -80,7 +80,7 @@ def trace_of(row: Any, messages: Sequence[Any], state: Any = None) -> Any:
 
 
 class VerifiersTools:
-    """The toolsets of one episode; ``begin`` prepares them for its task."""
+    """The toolsets of one episode; ``begin`` prepares the toolsets for the episode's task."""
 
     def __init__(self, toolsets: list[Any], seconds: float) -> None:
         """Offer the tools of toolsets under the names that verifiers gives them.
@@ -103,7 +103,7 @@ class VerifiersTools:
 
     @classmethod
     def of(cls, row: Any, seconds: float) -> VerifiersTools | None:
-        """Return the tools of a task, or ``None`` if it has none."""
+        """Return the tools of a task, or ``None`` if the task has no tools."""
         toolsets = row.toolsets(row.config) if hasattr(row, "toolsets") else []
         return cls(toolsets, seconds) if toolsets else None
 

@@ -1,7 +1,7 @@
 r"""Solutions changed slightly, so that they become wrong or stay right.
 
-A sign, a factor or a digit is changed in the answer, or in all turns of a solution. Not covered: changes of words
-whose meaning one would have to know.
+A sign, a factor or a digit is changed in the answer, or in all turns of a solution. An attack plays them as policies.
+Not covered: changes of words, because whether the answer stays right then depends on their meaning.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _without_calls(target: Target) -> Iterator[Attempt]:
 
 
 def _digits_everywhere(target: Target) -> Iterator[Attempt]:
-    # Digits become other digits, so calls stay well-formed.
+    # Every digit becomes another digit, so that tool calls stay well-formed but compute something else.
     turns = tuple(re.sub(r"\d", lambda found: _next(found[0]), turn) for turn in target.solution)
     if len(turns) > 1 and turns != target.solution:
         yield Attempt(turns)
@@ -139,7 +139,7 @@ def _around(before: str, after: str) -> Policy:
 
 
 def _rewritten(rewrite: Callable[[str], str]) -> Policy:
-    # Only the first form, because other forms may read less.
+    # Only the first form, because the environment may not read a rewritten answer in the other forms.
 
     def policy(target: Target) -> Iterator[Attempt]:
         changed = rewrite(target.answer) if target.answer else ""
@@ -150,7 +150,7 @@ def _rewritten(rewrite: Callable[[str], str]) -> Policy:
 
 
 def _in_prose(policy: Policy) -> Policy:
-    # Only a marked answer stays the same if the words around it change.
+    # Only if a mark (such as ####) shows where the answer is: otherwise, new words could change the answer.
     return lambda target: policy(target) if target.answer and any(m in target.solution[0] for m in _MARKS) else ()
 
 

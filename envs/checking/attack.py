@@ -1,5 +1,6 @@
-"""Attack an environment: find policies that are paid without a solution, or refused with one.
+"""Attack an environment: play policies without a right answer, and report those that are paid (earn a reward).
 
+The attack also plays right answers in changed form, and reports those that are refused (earn no reward).
 Invariant: an attack changes nothing in the environment, and the same environment gives the same report. Not covered:
 rewards that depend on the policy's model, and simulated users or judges that are played by a model.
 """
@@ -18,8 +19,9 @@ from turntree.envs.env import Env
 from turntree.envs.errors import DataError
 from turntree.envs.task import Task
 
-BOUND = 0.004  #: fraction of the tasks that may pay a policy without a solution, or refuse one with a solution
-LUCK = 0.5  #: fraction of the tasks in which a guess may be right
+BOUND = 0.004  #: highest fraction of the tasks that may pay a wrong policy, or refuse a right one
+LUCK = 0.5  #: highest fraction of the tasks in which a policy's guess may be right
+# Typesetting, and text around a value (a name before "=", a unit): ignored when a guess is compared with the answer.
 _NOISE = re.compile(r"[\s$,]|\\(?:left|right|text\w*|[,;:! ])|[(){}.]")
 _AROUND = re.compile(r"^\s*\$?[^=<>]*=|\\text\w*\s*\{[^{}]*\}|\\[$%]")
 _SHOWN = 300
@@ -30,10 +32,10 @@ class Row:
     """The rewards of one attacking policy."""
 
     policy: str
-    must_pay: bool  #: whether its answers are right
-    tasks: int  #: number of tasks to which it applies
+    must_pay: bool  #: whether the policy's answers are right
+    tasks: int  #: number of tasks to which the policy applies
     paid: Mapping[str, str]  #: task id -> the text that was paid, without lucky guesses
-    lucky: int  #: number of tasks that paid a guess which is the right answer
+    lucky: int  #: number of tasks that paid a guess because the guess was the right answer
     refused: tuple[str, ...]  #: ids of the tasks that did not pay
     failed: Mapping[str, str]  #: task id -> the reason why an episode had no verdict
 
@@ -48,13 +50,13 @@ class Attack:
     """The report of an attack."""
 
     tasks: int  #: number of attacked tasks
-    nothing: Mapping[str, float]  #: mean reward and mean reward components of an empty answer
+    nothing: Mapping[str, float]  #: mean reward and mean reward components earned by an empty answer
     rows: tuple[Row, ...]  #: policies that apply to at least one task
-    not_applicable: tuple[str, ...]  #: all other policies
+    not_applicable: tuple[str, ...]  #: policies that apply to no task
     ungraded: tuple[str, ...]  #: ids of tasks without a verdict on any wrong answer; they were not attacked
 
     def findings(self, bound: float = BOUND, luck: float = LUCK) -> dict[str, str]:
-        """Return the problems by policy; empty if there is none."""
+        """Return policy -> description of its problem; empty if there is no problem."""
         found: dict[str, str] = {}
         if not self.tasks:
             found["any wrong answer"] = f"without a verdict in all of {len(self.ungraded)} tasks"
@@ -76,7 +78,7 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
 
     Args:
         env: Any environment; its running episode is abandoned.
-        above: The sum of an episode's rewards above which it counts as paid.
+        above: An episode counts as paid if the sum of its rewards exceeds this.
         on_policy: Called with the name of each policy before it plays.
 
     Raises:
@@ -92,7 +94,7 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
         return played[key]
 
     every = targets(env, _tasks(env, count), above)
-    # A task whose episodes fail even for a plain wrong answer has no verdict on anything.
+    # If even a plain wrong answer makes the episode fail, the task cannot grade any answer, so leave it out.
     known = [target for target in every if not play(target.task, Attempt((target.forms[0]("4711"),))).failure]
     rows: list[Row] = []
     for policy, attempts in POLICIES.items() if known else ():
@@ -109,7 +111,7 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
     )
 
 
-#: those of ``RIGHT_CHANGES`` must be paid, all others must not
+#: all attacking policies by name; the policies of ``RIGHT_CHANGES`` must be paid, all other policies must not
 POLICIES: Mapping[str, Policy] = {**EMPTY_POLICIES, **HIDDEN_ANSWERS, **WRONG_CHANGES, **RIGHT_CHANGES}
 
 

@@ -1,4 +1,4 @@
-"""The attempts of an attack: turns and their rewards. Each is a separate episode; its last turn is repeated."""
+"""The attempts of an attack. An attempt is a script of turns for one episode; its last turn is repeated."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from turntree.envs.env import Env
 from turntree.envs.message import Role
 from turntree.envs.task import Task
 
-MAX_TURNS = 24  #: turns played of an episode that does not end
-Form = Callable[[str], str]  #: writes an answer as a turn
+MAX_TURNS = 24  #: turns after which an attempt is abandoned if the episode has not ended
+Form = Callable[[str], str]  #: answer -> turn that states the answer, for example in a ``\boxed{}``
 Turn = str | Callable[[str], str]  #: a turn, or a function that makes it from the environment's last message
 
 
 class Attempt(NamedTuple):
     """The turns of a policy in one episode."""
 
-    turns: tuple[Turn, ...]  #: at least one; the last is repeated
-    guess: str = ""  #: an answer that may be right by luck, or a copied text that may contain one
+    turns: tuple[Turn, ...]  #: at least one turn; the last turn is repeated until the episode ends
+    guess: str = ""  #: an answer that may be right by luck, or a copied text that may contain the right answer
     copied: bool = False  #: whether ``guess`` is a copied text
 
 
 class Outcome(NamedTuple):
     reward: float  #: sum over the turns
     rewards: dict[str, float]  #: named components at the end
-    failure: str  #: the reason why the episode has no verdict; empty if it has one
-    copied: str  #: the environment's message from which a turn was made; empty if there is none
+    failure: str  #: the reason why the episode could not be graded; empty if it was graded
+    copied: str  #: the environment's message from which a turn was made; empty if no turn was made from a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A task, and what its attackers know about it."""
+    """A task, and the facts about it that the attacking policies use."""
 
     task: Task
     opening: str  #: the first messages, without the system prompt
     system: str
-    #: ways to write an answer that the environment pays; all known ways if none was seen to pay
+    #: forms in which the environment pays a right answer; all known forms if no form was paid
     forms: tuple[Form, ...]
     solution: tuple[str, ...]  #: turns that the environment should pay; empty if unknown
     acts: bool  #: whether a turn of the solution calls a tool
@@ -75,7 +75,7 @@ def play_attempt(env: Env, task: Task, attempt: Attempt) -> Outcome:
     return Outcome(total, info["rewards"], info["failure"], copied)
 
 
-#: forms in which common environments read an answer
+#: by name, the forms in which common environments read an answer
 FORMS: Mapping[str, Form] = {
     "box": lambda answer: rf"So the answer is \boxed{{{answer}}}",
     "mark": lambda answer: f"That is the answer.\n#### {answer}",
@@ -83,7 +83,7 @@ FORMS: Mapping[str, Form] = {
     "bare": lambda answer: answer,
     "words": lambda answer: f"The answer is {answer}",
 }
-_PROBED = 8  #: tasks whose right answers are played to find the forms that are paid
+_PROBED = 8  #: number of tasks whose right answers are played to find the forms that are paid
 _MAX_TEXT = 400  #: characters of a question that are passed to a tool
 
 
@@ -112,7 +112,8 @@ def paid_forms(env: Env, tasks: Sequence[Task], above: float) -> tuple[Form, ...
 def _target(env: Env, task: Task, forms: tuple[Form, ...], golds: tuple[str, ...]) -> Target:
     env.reset(seed=0, options={"task": task})
     solution = tuple(env.solution())
-    # A solution of one turn shows the author's own answer form; otherwise a known form makes up the solution.
+    # A solution of one turn shows the form that the environment's author expects. Without a solution, write the answer
+    # in a known form.
     if len(solution) == 1 and task.answer and task.answer in solution[0]:
         forms = (_form_of(solution[0], task.answer),)
     elif not solution and forms and task.answer:

@@ -1,8 +1,8 @@
 """Conformance checks of an environment, run by playing it.
 
-A check plays fresh environments with a script and raises if a rule is broken; ``check_environment`` turns these
-errors into findings. A check covers only the turns in the script, so pass turns that reach the interesting states of
-your environment. Not covered: whether the rewards are right, and how fast the environment is.
+A check plays fresh environments with a script (a fixed list of turns) and raises if a rule is broken;
+``check_environment`` turns these errors into findings. A check covers only the turns in the script, so pass turns that
+reach the interesting states of your environment. Not covered: whether rewards are right, and speed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from turntree.envs.failure import describe
 from turntree.envs.running.containment import contain
 
 _SEED = 1234
-_MIDDLE = 3  #: a snapshot is taken after each of this many first turns
+_MIDDLE = 3  #: snapshots are taken after turn 1, 2, ... up to this turn
 #: Gymnasium's warning about an environment made without an id, which is no fault
 _NO_SPEC = "due to the environment not having a spec"
-#: answers that a verifier can hardly parse; they must still be graded
+#: answers that are hard to parse for a verifier; a verifier must nevertheless grade each of these
 _BEYOND = (r"\gcd(x,7)", r"\pi \bmod 2", r"\mathbb{E}[X]", r"\sum_{k=1}^{n} k", r"\cot 0", r"\gcd(9^{9^9},3)")
-_HOSTILE = (
+_HOSTILE = (  # turns that an environment must survive
     *("", "\x00", "\ud800", "<tool_call>{", "((((" * 500, "word " * 20_000, "#### ", r"\boxed{", "{}[]()<>\\"),
     *(template % answer for answer in _BEYOND for template in (r"\boxed{%s}", "#### %s")),
 )
@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether the environment keeps the rule."""
+        """Whether the environment obeys the rule."""
         return not self.problem
 
 
@@ -287,7 +287,7 @@ def _json(value: Any, what: str) -> None:
         raise ConformanceError(f"{what} is not JSON: {error}") from error
 
 
-#: all checks, by the rule that they test
+#: rule, as a short sentence -> the check that tests this rule
 CHECKS: Mapping[str, _Check] = {
     "Gymnasium's own checker": _gymnasium,
     "the seed reproduces a dialogue": _seeded,

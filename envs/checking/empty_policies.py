@@ -1,6 +1,6 @@
-"""Policies that solve nothing: they stay silent, refuse, plead, guess or copy.
+"""Policies that solve nothing, played by an attack: they stay silent, refuse, plead, guess or copy.
 
-A guess may be right by luck, which an attack counts separately. Any other reward for them is a leak.
+A guess may be right by luck; an attack counts lucky guesses separately. Any other reward shows a flaw of the grading.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from string import ascii_uppercase
 
 from turntree.envs.checking.attempts import Attempt, Target
 
-Policy = Callable[[Target], Iterable[Attempt]]  #: returns a policy's attempts at a task; none if it does not apply
+Policy = Callable[[Target], Iterable[Attempt]]  #: task -> attempts; no attempt if the policy does not apply
 _LONG, _DEEP = 20_000, 2_000
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -84,7 +84,7 @@ def formulas(target: Target) -> list[str]:
 
 
 def options(target: Target) -> list[str]:
-    """Return the letters of the question's options; none unless it has A and B."""
+    """Return the letters of a multiple-choice question's options; none unless there are options A and B."""
     found = set(_OPTION.findall(target.task.prompt))
     return sorted(found) if {"A", "B"} <= found else []
 

@@ -1,4 +1,4 @@
-r"""Right answers that the text does not give to a reader: hidden, crossed out, retracted, or one of many."""
+r"""Attacks with a right answer that a reader would not accept: hidden, crossed out, retracted, or one of many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _HIDINGS: Mapping[str, tuple[str, ...]] = {
 
 
 def _hidden(where: str, templates: tuple[str, ...]) -> Policy:
-    # A tool call is not read by a person, so it can be hidden in a thought but not crossed out.
+    # Crossing out is a mark for readers and does not retract a tool call. A solution with calls is therefore only
+    # hidden in thoughts, where calls must not count.
 
     def policy(target: Target) -> Iterator[Attempt]:
         applies = not target.acts or "thought" in where
@@ -38,7 +39,7 @@ def _retracted(target: Target) -> Iterator[Attempt]:
 
 
 def _listed(*separators: str) -> Policy:
-    # The right answer in the middle, first, and last.
+    # Yields lists of answers with the right answer in the middle, first and last.
 
     def policy(target: Target) -> Iterator[Attempt]:
         if target.answer:
@@ -73,7 +74,7 @@ def _candidates(target: Target) -> list[str]:
 
 
 def _wrong_answers(target: Target, count: int) -> list[str]:
-    # Answers of other tasks, padded with odd numbers; none contains the right one or is contained in it.
+    # Returns right answers of other tasks, then odd numbers. None contains the right answer or is contained in it.
     right = _alphanumeric(target.answer)
     known = (
         answer for answer in target.golds if _alphanumeric(answer) not in right and right not in _alphanumeric(answer)

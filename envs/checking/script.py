@@ -14,7 +14,7 @@ from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
 from turntree.envs.tools.tool import Tool
 
-MAX_STEPS = 24  #: turns played of an episode that does not end
+MAX_STEPS = 24  #: turns after which an episode is abandoned if it has not ended
 _WORDS = ("Let me think.", "3", "#### 2", r"The answer is \boxed{1}.", "")
 _SAMPLE_VALUES: Mapping[str, Any] = {
     "integer": 1,
@@ -64,7 +64,7 @@ def take(env: Env, turns: Sequence[str], *, first: int = 0, last: int = MAX_STEP
     Args:
         turns: The script, shape (turns,).
         first: Number of turns played before.
-        last: Maximum number of turns of the episode, including the earlier ones.
+        last: Maximum number of turns of the episode, including the ``first`` turns.
     """
     steps: list[Step] = []
     for number in range(first, last):

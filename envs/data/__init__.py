@@ -1,4 +1,4 @@
-"""Read JSON files, rows of tasks from files and the Hugging Face hub, and marks of overlap with evaluation sets.
+"""Read JSON files, and rows of tasks from files and the Hugging Face hub.
 
-Each environment defines what a row means.
+Each environment defines the columns that its rows need.
 """

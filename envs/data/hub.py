@@ -1,6 +1,6 @@
 """Notice at once that the Hugging Face hub cannot be reached, and read the cache instead.
 
-The hub's client retries six times with growing pauses, about 25 seconds per file, and prints a warning each time.
+Without this module, the hub's client would retry six times per file (about 25 seconds) and warn at each retry.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-_PATIENCE = 5.0  #: seconds to resolve the name and connect
+_PATIENCE = 5.0  #: seconds to resolve the hub's host name and connect
 _PORTS = {"http": 80, "https": 443}
 
 
 @contextmanager
 def hub_asked_once() -> Iterator[str | None]:
-    """Try one connection to the hub; without one the hub's client reads only its cache.
+    """Try one connection to the hub; if it fails, the hub's client reads only its cache inside ``with``.
 
     Yields:
         The reason why only the cache is read; ``None`` if the hub can be reached.
@@ -59,7 +59,7 @@ def _unreachable(endpoint: str) -> str | None:
         except OSError as error:
             found.append(error.strerror or str(error) or type(error).__name__)
 
-    asking = Thread(target=connect, daemon=True)  # a search for the name has no deadline of its own
+    asking = Thread(target=connect, daemon=True)  # a thread, because resolving a host name has no timeout
     asking.start()
     asking.join(_PATIENCE)
     return f"{host}: {found[-1]}" if found[-1] else None

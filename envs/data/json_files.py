@@ -1,8 +1,8 @@
 """Read JSON that users provide: one object per line or per file, with or without a byte order mark, UTF-8 or UTF-16.
 
-Invariants: an unreadable line is refused by its number, before it takes unbounded memory or depth. Only regular files
-are read, so a pipe cannot block. Lone surrogates, which no tokenizer reads, are accepted only where a policy may have
-written the text.
+Invariants: the error for an unreadable line names the line, and is raised before the line takes unbounded memory or
+recursion. Only regular files are read, because reading a pipe could block. Lone surrogates (code points that no
+tokenizer can encode) are accepted only in text that a policy may have written.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, BinaryIO
 HALF = re.compile("[\ud800-\udfff]")
 MOST_BYTES = 1 << 28  #: bytes of a line, or of a file that holds one value
 MOST_DEPTH = 200  #: nested lists and objects
-_MOST_VALUES = 1 << 24  #: commas, colons and brackets of a text; bounds its memory, at about 72 bytes per value
+_MOST_VALUES = 1 << 24  #: commas, colons and brackets of a text; bounds the parsed size, about 72 bytes per value
 _HEAD = 4  #: bytes that json.detect_encoding needs
 
 
 def parse_json(text: str) -> Any:
-    """Parse text from outside as JSON, within bounds.
+    """Parse untrusted text as JSON, with bounds on depth and size.
 
     Raises:
-        ValueError: If it is no JSON, nested deeper than ``MOST_DEPTH``, or has too many values.
+        ValueError: If the text is not JSON, is nested deeper than ``MOST_DEPTH``, or has too many values.
 
     >>> parse_json("[" * 10_000)
     Traceback (most recent call last):
@@ -102,10 +102,10 @@ def json_lines(
     """Yield the objects of a file with their line numbers (from 1), skipping blank lines.
 
     Args:
-        refuse: Builds the exception from a line and what is wrong with it.
-        halves: Whether texts may contain lone surrogates.
-        growing: Whether the file is still being written: an unterminated last line is not read.
-        torn: Called, in place of ``refuse``, with the number of an unterminated last line that is no JSON.
+        refuse: Makes the exception to raise, from the line's number and a description of the problem.
+        halves: Whether texts may contain lone surrogates (halves of a surrogate pair).
+        growing: Whether the file is still being written. Then a last line without a line break is not read.
+        torn: Called, instead of ``refuse``, with the number of a last line that has no line break and is not JSON.
 
     Raises:
         OSError: If the file cannot be read.
@@ -131,14 +131,14 @@ def json_lines(
 
 
 def half_in(value: Any, written: bytes = b"\\ud") -> str:
-    if b"\\ud" not in written.lower():  # in valid UTF-8 a half can only be an escape
+    if b"\\ud" not in written.lower():  # in valid UTF-8, a lone surrogate can only be written as an escape
         return ""
     found = HALF.search(json.dumps(value, ensure_ascii=False))
     return f"half of a surrogate, {found[0]!r}, is no character; write the whole one" if found else ""
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    # A line that is too long is truncated, but stays longer than MOST_BYTES so that the caller refuses it.
+    # Reads at most one byte more than MOST_BYTES of a line. A longer line is cut, but still too long for the caller.
     with open_regular(path) as file:
         encoding = json.detect_encoding(file.read(_HEAD))
         file.seek(len(b"\xef\xbb\xbf") if encoding == "utf-8-sig" else 0)

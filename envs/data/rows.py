@@ -54,10 +54,10 @@ class Row:
     fields: Mapping[str, Any]  #: columns by name
 
     def column(self, *names: str) -> str:
-        """Return the first of these columns that the row has.
+        """Return the first of these names that is a column of the row.
 
         Raises:
-            DataError: If it has none; the message says how to rename a column.
+            DataError: If the row has none of these columns; the message tells how to rename a column.
         """
         for name in names:
             if name in self.fields:
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRows:
-    # Compares equal only while the file is unchanged, so it can key a cache.
+    # An instance equals another only if the file has not changed between them, so it can be the key of a cache.
 
     path: Path  #: a .parquet file, or one JSON object per line
     stamp: tuple[int, int]  #: modification time in nanoseconds, size in bytes
@@ -140,7 +140,7 @@ def find_rows(data: str | Path, *, split: str, subset: str | None = None) -> Fil
         subset: Configuration name on the hub.
 
     Raises:
-        DataError: If ``data`` is none of these, or the file is missing.
+        DataError: If ``data`` is neither a file, nor a folder, nor an id, or if the file is missing.
     """
     path = Path(data).expanduser()
     if path.is_dir():
@@ -189,7 +189,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise _missing("pyarrow", str(path)) from error
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # halves of surrogates among others
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # for example a lone surrogate
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
     for number, fields in enumerate(rows, start=1):
         yield Row(where=f"{path}, row {number}", fields=fields)

@@ -1,6 +1,6 @@
 """Run tasks in Harbor's format as episodes: the folder of tasks, the container of an episode, the environment.
 
-Isolation of single pieces of code is in ``envs/sandbox``; programs that act as the policy are in ``agents/harness``.
+See ``envs/sandbox`` for running single pieces of code, and ``agents/harness`` for agent programs that act as policies.
 """
 
 from turntree.envs.harbor.env import Harbor

@@ -16,7 +16,7 @@ from turntree.envs.harbor.tasks import HarborTask
 from turntree.envs.sandbox.docker_sandbox import Head
 
 _DOCKER_SECONDS = 60.0  #: seconds for any Docker command except building an image and running a policy's command
-# Seconds after which a container ends by itself, in case the process that should remove it has died
+# Seconds after which a container ends by itself, in case the process that should remove the container has died.
 _LIFETIME = 24 * 3600
 _PROCESSES = 1024
 _MEMORY_MB = 2048
@@ -32,7 +32,7 @@ _building = threading.Lock()
 @dataclass(frozen=True, slots=True)
 class Ran:
     code: int | None  #: exit status; None if the command was killed at its deadline
-    text: str  #: beginning and end of the output
+    text: str  #: output; only its beginning and its end if it is long
 
 
 class Container:
@@ -59,15 +59,15 @@ class Container:
         run_docker(
             [docker, "run", *options, f"--name={self.name}", *bounds, "--entrypoint=sleep", image, str(_LIFETIME)],
             variables=task.variables,
-            seconds=task.build_seconds,  # it may have to be pulled
+            seconds=task.build_seconds,  # long, because Docker may have to pull the image
         )
 
     def run(self, command: str, seconds: float, *, user: str | None = None, variables: Mapping[str, str] = {}) -> Ran:
         """Run a command with the image's bash (or sh) and wait for it.
 
         Raises:
-            ToolError: If the command is too long for an argument.
-            SandboxError: If Docker cannot run it.
+            ToolError: If the command is too long for a command-line argument.
+            SandboxError: If Docker cannot run the command.
         """
         if len(command.encode()) > _MOST_ARGUMENT or "\0" in command:
             raise ToolError(f"a command has at most {_MOST_ARGUMENT} bytes, none of them NUL; write a file in parts")
@@ -91,7 +91,7 @@ class Container:
                 process.wait(timeout=_DOCKER_SECONDS)
             process.kill()
             process.wait()
-        for head in (out, err):  # what runs on in the background may keep the pipes
+        for head in (out, err):  # background processes may keep the pipes open
             head.join(timeout=1.0)
         number, _, text = out.text.partition("\n")
         if not number.isdigit():
@@ -108,7 +108,7 @@ class Container:
 
     def close(self) -> None:
         with contextlib.suppress(SandboxError):
-            self._ask("kill", self.name, check=False)  # by SIGKILL, which ends its first process at once
+            self._ask("kill", self.name, check=False)  # sends SIGKILL: a plain stop would wait for a grace period
             self._ask("rm", "--force", self.name, check=False)
 
     def give(self, path: str, other: Container) -> None:
@@ -157,7 +157,8 @@ def run_docker(
 
     Args:
         check: Whether an exit status other than 0 raises.
-        variables: Environment variables of the process, which ``--env NAME`` passes on without showing their values.
+        variables: Environment variables of the Docker process. ``--env NAME`` in the command passes them to the
+            container, without showing their values in the list of processes.
 
     Raises:
         SandboxError: If Docker is missing, fails or exceeds its deadline.

@@ -56,8 +56,8 @@ class Harbor(Env):
     """Play tasks in Harbor's format; the first turn without a tool call ends the episode.
 
     The task's ``tests/`` then run in the policy's container, or in a separate container that receives the task's
-    artifacts. The reward is what ``test.sh`` writes to ``/logs/verifier/reward.txt`` or ``reward.json``. If the tests
-    write no reward or do not end, or if Docker cannot start the container, the episode is a failure and is masked.
+    artifacts. ``test.sh`` writes the reward to ``/logs/verifier/reward.txt`` or ``reward.json``. If the tests write no
+    reward or do not end, or if Docker cannot start the container, the episode fails and is masked out of training.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
@@ -84,7 +84,7 @@ class Harbor(Env):
         """Read the tasks.
 
         Args:
-            data: A folder of tasks, or of one task.
+            data: A folder of task folders, or the folder of one task.
             skip: Leave out tasks that need unsupported features, such as several containers.
             docker: The command that runs containers; ``podman`` takes the same arguments.
             network: Docker network of all tasks, such as ``none``; ``None`` follows each task.

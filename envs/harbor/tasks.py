@@ -25,14 +25,14 @@ _SIZES = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 class HarborTask:
     folder: Path
     instruction: str
-    image: str | None  #: existing image; None builds environment/Dockerfile
+    image: str | None  #: name of an existing image; None builds the image from environment/Dockerfile
     build_seconds: float
     test_seconds: float
-    network: str  #: bridge or none
+    network: str  #: Docker's network: ``bridge`` or ``none``
     cpus: float | None
     memory_mb: int | None
-    workdir: str | None  #: None is the image's own
-    user: str | None  #: user of the policy's commands; None is the image's own
+    workdir: str | None  #: None keeps the image's working folder
+    user: str | None  #: user that runs the policy's commands; None keeps the image's user
     test_user: str | None
     variables: Mapping[str, str] = field(default_factory=dict)
     test_variables: Mapping[str, str] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def _refuse(folder: Path, config: Any, environment: Any, agent: Any, verifier: A
 
 
 def _mode(environment: Mapping[str, Any]) -> str:
-    # Older tasks write allow_internet.
+    # Tasks in older versions of the format have the key allow_internet instead of network_mode.
     return str(
         environment.get("network_mode") or ("no-network" if environment.get("allow_internet") is False else "public")
     )
@@ -153,7 +153,7 @@ def _mode(environment: Mapping[str, Any]) -> str:
 def _memory(environment: Mapping[str, Any]) -> int | None:
     if environment.get("memory_mb") is not None:
         return int(environment["memory_mb"])
-    older = environment.get("memory")  # "2G"
+    older = environment.get("memory")  # a text such as "2G", in older versions of the format
     return None if older is None else int(float(older[:-1]) * _SIZES[older[-1].upper()])
 
 
@@ -180,7 +180,7 @@ def _text(user: Any) -> str | None:
 
 
 def _filled(variables: Mapping[str, Any]) -> dict[str, str]:
-    # ${NAME} and ${NAME:-default} come from this process's environment.
+    # Replaces ${NAME} and ${NAME:-default} by variables of this process's environment.
 
     def value(mark: re.Match[str]) -> str:
         found = os.environ.get(mark[1], mark[2])
@@ -192,7 +192,7 @@ def _filled(variables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _without_canary(text: str) -> str:
-    # Benchmark files begin with lines that mark them for filters of training data.
+    # Benchmark files begin with canary lines, by which filters remove them from training data; the policy gets none.
     lines = text.split("\n")
     marked = next((at for at, line in enumerate(lines) if not _CANARY.match(line.strip())), len(lines))
     rest = "\n".join(lines[marked:])

@@ -1,1 +1,1 @@
-"""Environments with lookup tools: a store of values, a corpus of texts."""
+"""Environments whose tools look things up: in a key-value store, and in a corpus of texts."""

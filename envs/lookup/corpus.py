@@ -26,11 +26,11 @@ class Document:
 class Corpus:
     """Hold searchable documents in memory; ``StoredCorpus`` keeps them on disk.
 
-    The order of ``documents`` breaks ties of scores.
+    If scores are equal, the earlier document in ``documents`` comes first.
 
     Raises:
         MissingExtra: If bm25s is not installed.
-        DataError: If there are no documents, or two have one id.
+        DataError: If there are no documents, or two documents have the same id.
     """
 
     def __init__(self, documents: Sequence[Document]) -> None:
@@ -69,9 +69,8 @@ def library() -> Any:
         import bm25s
     except ImportError as error:
         raise MissingExtra("searching needs bm25s; install it with: " + install_command("search")) from error
-    logging.getLogger("bm25s").setLevel(
-        logging.WARNING
-    )  # it sets DEBUG for itself, which every other logger would print
+    # bm25s sets the level of its logger to DEBUG, so the caller's log handlers would print its debug messages.
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s
 
 
@@ -91,7 +90,7 @@ def best(scores: NDArray[np.float32], count: int) -> list[int]:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case, without the final s of longer words.
+    """Return the words of a text in lower case; words of more than three letters lose a final s.
 
     >>> words("The Towers of Ardol")
     ['the', 'tower', 'of', 'ardol']

@@ -19,7 +19,7 @@ _SUFFIXES = (".txt", ".md")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FolderRows:
-    # Compares equal only while no file has changed, so it can key a cache.
+    # An instance equals another only if no file has changed between them, so it can be the key of a cache.
 
     folder: Path
     state: str  #: digest of the files' names, sizes and times
@@ -35,12 +35,12 @@ class _FolderRows:
 
 
 def read_corpus(data: str | Path, *, split: str = "corpus", subset: str | None = None) -> Corpus:
-    """Read the corpus in a file, a folder or a data set on the hub; its index is built once, in the cache folder.
+    """Read a corpus from a file, a folder or a data set on the hub; the index is built once, in the cache folder.
 
     Args:
-        data: A ``.jsonl`` or ``.parquet`` file or a data set id, whose rows have ``text`` (or ``contents``) and may
-            have ``title`` and ``id`` (or ``_id``, ``docid``; otherwise rows are numbered from 0). Or a folder with
-            such a file called ``split``, or of texts (``.txt``, ``.md``, at any depth), whose paths are their ids.
+        data: A ``.jsonl`` or ``.parquet`` file or a data set id. Rows have ``text`` (or ``contents``) and may have
+            ``title`` and ``id`` (or ``_id``, ``docid``; otherwise rows are numbered from 0). Or a folder that holds
+            such a file named ``split``, or text files (``.txt``, ``.md``, at any depth) with their paths as ids.
         split: Split of the data set, or name of the file in the folder.
         subset: Configuration name of a data set.
 

@@ -17,11 +17,11 @@ _WORDS = ("apple", "basil", "cedar", "daisy", "elder", "fig", "grape", "hazel", 
 class KeyValue(Env):
     """Read and change numbers in a store; the first turn without a call ends the episode.
 
-    The task names operations (copy, add, swap, delete), not the numbers. The reward is 1 if the store then equals the
-    expected store, else 0.
+    The prompt lists operations (copy, add, swap, delete) on keys; the policy must look up the numbers. The reward is 1
+    if the store at the end equals the expected store, else 0.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     default_limits = Limits(max_turns=24)
     example_call = ToolCall(name="get", arguments={"key": "apple"})
@@ -66,7 +66,7 @@ class KeyValue(Env):
         store = {key: rng.randint(1, 99) for key in rng.sample(_WORDS, self.keys)}
         count = rng.randint(self.min_operations, self.max_operations)
         expected = store
-        while expected == store:  # operations may cancel out, and doing nothing must not win
+        while expected == store:  # operations may cancel out; then doing nothing would win, so draw again
             expected = dict(store)
             lines = [_operation(rng, expected) for _ in range(count)]
         prompt = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
@@ -134,7 +134,7 @@ class KeyValue(Env):
 
 
 def _operation(rng: random.Random, store: dict[str, int]) -> str:
-    # Applied to the expected store as well, which keeps at least two keys.
+    # Returns the operation as text, and applies it to ``store``, the expected store, which keeps at least two keys.
     one, other = rng.sample(sorted(store), 2)
     kind = rng.choice(("copy", "add", "swap", "delete") if len(store) > 2 else ("copy", "add", "swap"))
     if kind == "copy":

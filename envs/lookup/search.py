@@ -34,7 +34,7 @@ class Town:
     building: str  #: best known building
     builder: str
     year: int  #: year in which the building was built
-    birthplace: str  #: the builder's
+    birthplace: str  #: birthplace of the builder
     trade: str
 
 
@@ -84,14 +84,14 @@ def question(rng: random.Random) -> tuple[str, str, int]:
 
 
 _SHOWN = 160
-_NOISE = re.compile(r"\b(a|an|the)\b|(?!(?<!\w)-\d)[^\w\s]")  # all but the sign of a number
+_NOISE = re.compile(r"\b(a|an|the)\b|(?!(?<!\w)-\d)[^\w\s]")  # articles, and punctuation except a minus sign
 
 
 class Search(Env):
     r"""Find answers in texts; the answer is in the last ``\boxed{}`` of a turn that calls no tool.
 
-    Without files the corpus is a fictional island with unlimited questions. The reward is 1 if the answer is right up
-    to case, articles and punctuation, else 0.
+    Without files, the texts describe a generated fictional island, with unlimited questions. The reward is 1 if the
+    answer is right up to case, articles and punctuation, else 0.
     """
 
     forkable = True
@@ -115,14 +115,14 @@ class Search(Env):
 
         Args:
             corpus: A file or data set of rows with ``id``, ``title`` and ``text``, or a folder of texts, see
-                ``read_corpus``; indexed once, in the cache folder. ``None`` takes the island.
-            corpus_split: Split of ``corpus`` where that is a data set.
-            corpus_subset: Configuration name of ``corpus`` likewise.
-            data: Rows with ``question`` and ``answer`` (or ``golden_answers``, any of which is right), required
-                with a custom corpus.
+                ``read_corpus``; indexed once, in the cache folder. ``None`` takes the texts of the island.
+            corpus_split: Split of ``corpus``, if ``corpus`` is a data set.
+            corpus_subset: Configuration name of ``corpus``, if ``corpus`` is a data set.
+            data: Rows with ``question`` and ``answer`` (or ``golden_answers``, any of which is right). Required if
+                ``corpus`` is given.
             split: Split of ``data``; part of every task's id and seed.
-            subset: Configuration name of ``data`` where that is a data set.
-            hits: Most texts returned by a search.
+            subset: Configuration name of ``data``, if ``data`` is a data set.
+            hits: Maximum number of texts that a search returns.
             **kwargs: Arguments of ``Env``.
 
         Raises:

@@ -1,9 +1,9 @@
 """Keep a corpus on disk: documents and their index, built once in the cache folder and memory-mapped.
 
-A folder of a corpus is complete or does not exist. Files:
+A corpus's folder is complete or does not exist: it is written under another name and then renamed. Its files:
 
-- ``documents.jsonl``: a document per line; ``ends.npy``: where each line ends, in bytes
-- ``keys.npy``, ``numbers.npy``: hashes of the ids in rising order, and the documents that have them
+- ``documents.jsonl``: one document per line; ``ends.npy``: byte offset of the end of each line
+- ``keys.npy``: sorted hashes of the document ids; ``numbers.npy``: for each hash, the number of its document
 - the index as bm25s saves it
 """
 
@@ -26,11 +26,11 @@ from turntree.envs.data.rows import cache_folder
 from turntree.envs.errors import DataError
 from turntree.envs.lookup.corpus import Corpus, Document, index_of, library
 
-_FORMAT = 1  #: part of every folder's name; raise it when the files or `words` change
+_FORMAT = 1  #: version in every folder's name; increase it when the files or the function `words` change
 
 
 class StoredCorpus(Corpus):
-    """Open a corpus that ``stored`` has written. Documents and postings stay on disk until they are read.
+    """Open a corpus that ``stored`` has written. Documents and index are memory-mapped, not loaded.
 
     Raises:
         MissingExtra: If bm25s is not installed.
@@ -69,17 +69,17 @@ class StoredCorpus(Corpus):
 
 
 def stored(source: str, documents: Iterable[Document]) -> StoredCorpus:
-    """Return the corpus of a source from the cache folder, and build it there if needed.
+    """Return the corpus of a source from the cache folder; build it there first if needed.
 
-    Other processes that ask at the same time wait for the one that builds.
+    If several processes need the corpus at once, one process builds it and the other processes wait.
 
     Args:
-        source: Identifies this corpus, its state included.
+        source: Text that identifies the corpus and the current state of its files.
         documents: Read only if the corpus must be built.
 
     Raises:
         MissingExtra: If bm25s is not installed.
-        DataError: If there are no documents, two have one id, or the cache folder cannot be written.
+        DataError: If there are no documents, two have the same id, or the cache folder cannot be written.
     """
     name = hashlib.sha256(f"{_FORMAT}/{library().__version__}/{source}".encode()).hexdigest()[:24]
     folder = cache_folder() / "corpora" / name

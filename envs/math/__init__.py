@@ -1,1 +1,1 @@
-"""Mathematics: problems from data sets in one environment (``env``), listed in one table (``sets``)."""
+"""Mathematics: ``env`` plays problems from the data sets in ``sets``; ``arithmetic`` generates tasks."""

@@ -24,11 +24,11 @@ class Arithmetic(Env):
     """Evaluate expressions such as ``2+3*4-1``.
 
     The episode ends with the first turn that calls no tool. The reward is 1 if that turn contains ``#### x`` with the
-    right ``x``, else 0. Tasks are unlimited; an index gives the same task in every process. Small expressions may occur
-    under several indices and in several splits.
+    right ``x``, else 0. Tasks are unlimited; an index gives the same task in every process. The same small expression
+    may occur under several indices and in several splits.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     describes_tools = True
     tools = (one_operation_calculator,)
@@ -49,12 +49,12 @@ class Arithmetic(Env):
         """Choose the expressions.
 
         Args:
-            min_numbers: Least count of numbers in an expression, at least 1.
-            max_numbers: Greatest count of numbers in an expression.
-            max_value: Numbers are drawn from 1 to this.
-            operators: Characters to draw operators from, some of ``+-*``.
+            min_numbers: Minimum count of numbers in an expression, at least 1.
+            max_numbers: Maximum count of numbers in an expression.
+            max_value: Numbers are drawn from 1 to ``max_value``.
+            operators: Operators to draw from, one or more of ``+-*``.
             allow_negative: Whether intermediate results may fall below 0.
-            long_every: The last of so many successive tasks is long, so that a batch ends in a long tail; 0: none is.
+            long_every: Every ``long_every``-th task is long, so that batches have a long tail; 0 for no long tasks.
             long_numbers: Count of numbers in a long task's expression.
             split: Part of every task's id and seed, for example ``train`` or ``test``.
             **kwargs: Arguments of ``Env``.
@@ -128,10 +128,10 @@ def intermediate_results(numbers: list[int], operators: list[str]) -> list[int]:
 
     Args:
         numbers: Operands, shape (n,).
-        operators: Characters of ``+-*`` between them, shape (n - 1,).
+        operators: Operators between the numbers, each one of ``+-*``, shape (n - 1,).
 
     Returns:
-        One result per operation, the value last; for a single number, that number.
+        One result per operation; the last result is the expression's value. For a single number, the number itself.
 
     Example:
         >>> intermediate_results([2, 3, 4, 1], ["+", "*", "-"])

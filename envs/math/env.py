@@ -23,9 +23,9 @@ class Math(Env):
 
     With ``attempts=1`` that turn ends the episode. With more attempts, the policy is told that an answer is wrong and
     may try again. The reward of a right answer is 1, times ``discount`` for each wrong attempt before it. With tools, a
-    turn that neither calls a tool nor answers uses up no attempt, and the policy is told so. Such a turn answers only
-    if it has a box, ``<answer>``, ``####`` or "the answer is", or nothing but the answer; the last number of prose does
-    not count.
+    turn that neither calls a tool nor answers uses up no attempt, and the policy is told so. There, a turn counts as an
+    answer only if it has a box, ``<answer>``, ``####`` or "the answer is", or consists of the answer alone. Without
+    tools, the last number in the text also counts.
     """
 
     forkable = True
@@ -53,20 +53,20 @@ class Math(Env):
 
         Args:
             dataset: Name of one of ``MATH_SETS``.
-            data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face data set id;
-                ``None`` takes ``$TURNTREE_DATA/data``, else the published set from the hub.
-            split: Split; ``None`` takes the set's first.
+            data: A ``.jsonl`` or ``.parquet`` file, a folder with such a file per split, or a Hugging Face data set
+                id; ``None`` takes ``$TURNTREE_DATA/data``, else the published set from the hub.
+            split: Split; ``None`` takes the first split of the data set.
             subset: Configuration name of a data set id in ``data``.
             attempts: Answers that the policy may give.
             discount: Factor of the reward for each wrong attempt, in [0, 1].
             use: Tools of the policy: ``calculator``, ``python`` (in a sandbox, see ``PythonTool``).
-            without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
-            min_level: The easiest problems, by the rows' ``level`` or ``difficulty``; ``None`` for no bound.
-            max_level: The hardest problems; ``None`` for no bound.
+            without: Names of evaluation sets (``any`` for all). Rows marked as repeating their questions are left out.
+            min_level: Lowest ``level`` (or ``difficulty``) of the problems; ``None`` for no bound.
+            max_level: Highest ``level`` (or ``difficulty``) of the problems; ``None`` for no bound.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            DataError: If there is no such set, a file is missing or a row malformed.
+            DataError: If there is no data set of this name, a file is missing, or a row is malformed.
             MissingExtra: If a library that reads ``data`` is not installed.
             ValueError: If another argument is out of range.
         """

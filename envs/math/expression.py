@@ -1,4 +1,4 @@
-"""Evaluate arithmetic that a model wrote, exactly.
+"""Evaluate arithmetic written by a model, exactly.
 
 A recursive-descent parser over numbers, ``+ - * / // % ** ^`` and parentheses, with Python's precedence, evaluated in
 fractions. Invariant: the limits below bound time and memory for any text; nothing is ever executed.
@@ -44,7 +44,7 @@ def evaluate(expression: str, *, max_operations: int | None = None) -> Fraction:
 
     Args:
         expression: Text such as ``2 + 3*(4 - 1)``; thousands separators are allowed.
-        max_operations: Bound on binary operations; signs do not count.
+        max_operations: Maximum number of binary operations; signs are not counted.
 
     Raises:
         ToolError: If the text is not arithmetic, divides by zero or exceeds a limit.

@@ -31,7 +31,7 @@ class GSM8K(Env):
     else 0. Rows need a ``question`` and an ``answer`` that is a number or ends with ``#### x``; an ``id`` is kept.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     describes_tools = True
     tools = (calculator,)
@@ -49,11 +49,11 @@ class GSM8K(Env):
         """Read the problems; every row is checked here.
 
         Args:
-            data: A ``.jsonl`` or ``.parquet`` file, a folder with one a split, or a Hugging Face data set id;
-                ``None`` takes ``$TURNTREE_DATA/data/gsm8k`` if it exists, else the published set from the hub.
-            split: Split of the folder or the data set; part of the ids of rows that have none.
+            data: A ``.jsonl`` or ``.parquet`` file, a folder with such a file per split, or a Hugging Face data set
+                id; ``None`` takes ``$TURNTREE_DATA/data/gsm8k`` if it exists, else the published set from the hub.
+            split: Split of the folder or the data set. Part of the task id of a row that has no ``id``.
             subset: Configuration name on the Hugging Face hub.
-            without: Evaluation sets whose questions are left out, by the rows' own fields, or ``any``.
+            without: Names of evaluation sets (``any`` for all). Rows marked as repeating their questions are left out.
             **kwargs: Arguments of ``Env``.
 
         Raises:

@@ -30,10 +30,10 @@ class MathSet:
     env_id: str
     title: str
     answer_format: str  #: a name that turntree.rewards.answer_format_for knows
-    hub: Mapping[str, Hub]  #: the hub's split by our split; the first is the default
-    folder: str = ""  #: folder below $TURNTREE_DATA/data; empty: the set's name
+    hub: Mapping[str, Hub]  #: turntree's split name -> data set and split on the hub; the first is the default
+    folder: str = ""  #: folder below $TURNTREE_DATA/data; if empty, ``name`` is the folder
     answers: tuple[str, ...] = ANSWER_COLUMNS  #: columns that may hold the answer; the first one present counts
-    choices: bool = False  #: whether the answer is the letter or number of a choice
+    choices: bool = False  #: whether the questions are multiple choice, with a letter or number as the answer
     extra: tuple[str, ...] = field(default=("subject", "level", "year", "difficulty"))  #: columns kept as metadata
 
     @property
@@ -50,7 +50,7 @@ class MathSet:
         Args:
             data: File, folder or data set id, see ``find_rows``; ``None`` looks below ``$TURNTREE_DATA/data``
                 if that is set, and on the hub otherwise.
-            split: Split, one of ``hub`` unless ``data`` is given.
+            split: Name of the split; a key of ``hub``, unless ``data`` is given.
             subset: Configuration name of a data set id in ``data``.
 
         Raises:
@@ -71,7 +71,7 @@ def _one(name: str, split: str, subset: str | None = None, *, called: str = "") 
     return {called or split: Hub(name, split, subset)}
 
 
-_MATH = "DigitalLearningGmbH/MATH-lighteval"  # the published split; others move test problems into train
+_MATH = "DigitalLearningGmbH/MATH-lighteval"  # has the published split; other copies mix test problems into train
 MATH_SETS: tuple[MathSet, ...] = (
     MathSet(
         name="gsm8k",

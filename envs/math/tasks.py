@@ -29,7 +29,7 @@ def repeats(row: Row, sets: Sequence[str]) -> bool:
     """Return whether a row repeats a question of one of the evaluation sets (names such as ``math500``, or ``any``).
 
     Raises:
-        DataError: If sets are named and the row has none of ``FIELDS``.
+        DataError: If ``sets`` is not empty and the row has none of the columns ``FIELDS``, which mark repetitions.
     """
     if not sets:
         return False
@@ -46,7 +46,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def final_box(solution: str) -> str | None:
-    r"""Return the content of the last box of a reference solution; for a policy's text use ``extract``.
+    r"""Return the content of the last box of a trusted reference solution; for a policy's text use ``extract``.
 
     Example:
         >>> final_box(r"So $x = \boxed{\frac{1}{2}}$."), final_box(r"It is $\boxed 7$."), final_box("7")
@@ -74,7 +74,7 @@ def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[s
     """Read every problem of a split; an unchanged file is read once per process.
 
     Raises:
-        DataError: If a row is malformed, or none is left without the evaluation sets ``without``.
+        DataError: If a row is malformed, or if no row is left after leaving out the questions of ``without``.
     """
     entry = find_set(name)
     tasks = tuple(
@@ -110,7 +110,7 @@ def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
 def between_levels(tasks: Iterable[Task], lowest: float | None, highest: float | None) -> tuple[Task, ...]:
     """Return the tasks whose ``level`` (``3`` or ``Level 3``) or ``difficulty`` lies in a range, ends included.
 
-    A bound leaves out tasks without a level.
+    If a bound is given, tasks without a level are left out.
 
     Raises:
         DataError: If no task is left.
@@ -131,7 +131,7 @@ def _level(task: Task) -> float | None:
 
 
 def _answer(row: Row, column: str) -> str:
-    # Lists are joined; of a worked solution only the final answer counts.
+    # A list of texts is joined. Of a worked solution, only the final answer is kept.
     value = row.fields[column]
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
         value = ", ".join(value)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 from turntree.envs.data.json_files import is_deeper
 from turntree.envs.message import ToolCall
 
-ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")  #: keys under which models put arguments
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")  #: keys under which models put a call's arguments
 _OTHER_KEYS = {"name", "id", "type"}  #: keys that a call may have besides its arguments
-#: Lists and objects around a value. Episode records allow twice as many: they wrap values in some more levels.
+#: Maximum nesting of lists and objects. Records of episodes allow twice this depth, because they wrap the values.
 _MAX_DEPTH = 100
 _WHITE = re.compile(r"\s*")
 
@@ -23,7 +23,7 @@ class Read(NamedTuple):
 
 
 def read_call(call: Any, *, arguments_key: str = "arguments") -> ToolCall:
-    """Read ``{"name": ..., "arguments": {...}}``; other keys are refused, because their values would be lost."""
+    """Read ``{"name": ..., "arguments": {...}}``; unknown keys are refused, because their values would be lost."""
     if not isinstance(call, dict):
         raise ValueError("expected a JSON object")
     name, arguments = call.get("name"), call.get(arguments_key, {})
@@ -51,7 +51,7 @@ def read_object(text: str, start: int = 0) -> Read:
 
 
 def read_value(text: str, start: int = 0) -> Read:
-    """Read the JSON value at ``start``, without the constants that Python accepts and JSON lacks (``NaN``)."""
+    """Read the JSON value at ``start``; refuse constants that Python accepts and JSON lacks (``NaN``)."""
     start = _end_of_white(text, start)
     try:
         value, end = _DECODER.raw_decode(text, start)

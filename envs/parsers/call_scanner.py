@@ -1,4 +1,7 @@
-"""Find the calls of a turn. Calls inside thoughts do not count; thought marks inside a readable call are text."""
+"""Find the calls of a turn. A mark is a text that begins or ends a call, such as ``<tool_call>``.
+
+Calls inside thoughts do not count. Marks of thoughts (``<think>``) inside a readable call are part of the call's text.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from turntree.envs.message import ToolCall
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
 from turntree.rewards.reading.thoughts import Span, may_think, next_thought, without_thoughts
 
-#: Marks after an opening one, and thoughts of a turn, that are examined; bounds the time for adversarial texts.
+#: Maximum number of marks examined after an opening mark, and of thoughts in a turn; bounds the time for hostile texts
 _MAX_MARKS = 64
-_MAX_FAILURES = 16  #: unreadable calls, each of which may turn out to be part of a thought
+_MAX_FAILURES = 16  #: unreadable calls before giving up; several are read, because some may lie inside a thought
 
 
 class ParsedCall(NamedTuple):
@@ -31,9 +34,10 @@ def read_marked(
     """Read a turn whose calls begin with marks.
 
     Args:
-        read: Reads the calls after a mark. A ``ValueError`` gives the reason why it cannot; ``None`` means that the
-            mark is text.
-        example: How a call with this mark should look.
+        opening: Matches a mark that begins a call.
+        read: Reads the calls after a mark. It raises ``ValueError`` with the reason if they are malformed, and returns
+            ``None`` if the mark is ordinary text.
+        example: Returns what a call with this mark should look like, for the error message.
     """
     content: list[str] = []
     calls: list[ToolCall] = []
@@ -41,7 +45,7 @@ def read_marked(
     kept = position = failures = 0  # text before ``kept`` is already in ``content``
     mark = opening.search(text)
     thought = next_thought(text) if may_think(text) else None
-    # Marks and thoughts are handled in the order of the text. Whichever comes first hides those inside it.
+    # Handle marks and thoughts in text order. A thought hides the marks inside it, and a call the thoughts inside it.
     while mark is not None or thought is not None:
         if thought is None or (mark is not None and mark.start() < _position(thought)):
             assert mark is not None
@@ -58,7 +62,7 @@ def read_marked(
                     calls += parsed.calls
                     kept = position = parsed.end
         else:
-            # A closing mark without an opening one: everything before it was a thought, including its calls and errors.
+            # </think> without <think>: everything before it was a thought, so drop the calls and errors found there.
             if not thought.opened:
                 content, calls, error, kept = [], [], None, 0
             position = thought.end
@@ -74,7 +78,7 @@ def _position(thought: Span) -> int:
 
 
 def call_candidates(text: str) -> Iterator[str]:
-    # The whole turn, the text after each thought, and the turn without its thoughts.
+    # Texts that may consist of calls: the whole turn, the text after each thought, and the turn without its thoughts.
     yield text
     if may_think(text):
         position = 0
@@ -91,16 +95,17 @@ def end_of_nested(
 ) -> re.Match[str] | None:
     """Find the closing mark that belongs to an opening mark, among several candidates.
 
-    Nested pairs of marks are text. A closing mark directly followed by another one is text, too. If some opening marks
-    are never closed, use the first closing mark that no other follows before the next opening one.
+    Pairs of marks between the two are text of the call. If closing marks follow each other, the last of them closes the
+    call. If an opening mark is never closed, return the last mark of the first series of closing marks.
 
     Args:
         start: Index after the opening mark.
-        thoughts: Whether a closing mark after a thought belongs to something else.
+        thoughts: Whether a closing mark after a thought belongs to a later call.
     """
     marks = heapq.merge(opening.finditer(text, start), closing.finditer(text, start), key=lambda mark: mark.start())
     depth = 1
-    # end: closes depth 1. latest: last closing mark of the current run of closing marks. first: end of the first run.
+    # A run is a series of closing marks without an opening mark between them. end: closing mark of depth 1; latest:
+    # last closing mark of the current run; first: last closing mark of the first run.
     first = latest = end = None
     for mark in itertools.islice(marks, _MAX_MARKS):
         opens = mark.re is opening

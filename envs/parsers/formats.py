@@ -40,7 +40,7 @@ _PARSERS: dict[str, Callable[[Sequence[Tool]], ToolParser]] = {
 }
 FORMATS = tuple(_PARSERS)
 DEFAULT_FORMAT = "hermes"  #: used if neither the environment nor the chat template has a format
-#: Names of vLLM's and SGLang's parsers that differ from ours, and our format that reads the same calls.
+#: Name of a parser in vLLM or SGLang -> name of turntree's format that reads the same calls, where the names differ.
 ALIASES = {
     **dict.fromkeys(("qwen", "qwen25", "granite4"), "hermes"),
     **dict.fromkeys(("qwen3_xml", "mimo", "step3p5"), "qwen3_coder"),
@@ -61,8 +61,8 @@ trinity xlam
 """
 _MAX_EXAMPLE = 400
 
-# The beginning of a call of the tool {name} in each format, for turns from which the parser reads no call: the call is
-# cut off or malformed, surrounded by other text, or lacks the marks because they are special tokens.
+# Patterns of the beginning of a call of the tool {name}, by format. They recognise the format of a turn from which no
+# parser reads a call: one cut off, malformed, surrounded by text, or without marks that are special tokens.
 _BEGINNINGS = {
     "hermes": r"""<tool_call>\s*\{{\s*["']name["']\s*:\s*["']{name}["']""",
     "qwen3_coder": r"""<function\s*=\s*["']?\s*{name}\b""",
@@ -100,7 +100,7 @@ def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
 
 
 def canonical(name: str) -> str:
-    """Return our name of a format for vLLM's or SGLang's name; an unknown name is returned as it is."""
+    """Return turntree's name of a format for vLLM's or SGLang's name; return an unknown name unchanged."""
     return ALIASES.get(name, name)
 
 
@@ -108,8 +108,8 @@ def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
     """Recognise the format in which a text calls, or begins to call, one of the tools.
 
     Returns:
-        The first of ``FORMATS`` whose parser reads such a call; else the format whose beginning of a call occurs in the
-        text, outside of thoughts; else ``None``.
+        The first of ``FORMATS`` whose parser reads a call of one of the tools. If there is none, the format of which
+        the text contains the beginning of a call, outside of thoughts; else ``None``.
 
     Example:
         >>> likely_format('[search(query="cats")]', ["search"])
@@ -132,7 +132,7 @@ def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
 
 
 def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -> ParsedTurn:
-    """Read one turn; text that looks like a call but is none becomes an error that names the expected format."""
+    """Read one turn. If text only looks like a call, report an error that names the expected format."""
     turn = parser.parse(text)
     if turn.calls or not tools:
         return turn
@@ -151,7 +151,7 @@ def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -
 
 
 def _example(parser: ToolParser, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> str:
-    # The policy's own call, rewritten; if the format cannot express it, a made-up call of any tool.
+    # For the example, write the policy's own call in the expected format; if that is impossible, a call of any tool.
     samples = [ToolCall(name=tool.name, arguments=dict.fromkeys(tool.properties, "VALUE")) for tool in tools]
     for call in [*calls[:1], *samples]:
         with contextlib.suppress(ValueError):

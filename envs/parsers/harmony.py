@@ -14,8 +14,8 @@ class HarmonyParser:
     """gpt-oss (harmony): ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
 
     The content of a turn is the text on the channel ``final``, and on ``commentary`` without a recipient; ``analysis``
-    is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures. Special tokens inside
-    a message are text: a message end_mark where the next one begins, or where the turn end_mark.
+    is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures. A special token
+    counts as the end of a message only before the next message or at the end of the turn; elsewhere it is text.
 
     Example:
         >>> HarmonyParser().parse("<|channel|>final<|message|>Hello<|return|>").content
@@ -32,10 +32,10 @@ class HarmonyParser:
     _CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; the format needs no knowledge of ``tools``."""
+        """Make the parser; the format does not depend on ``tools``."""
 
     def parse(self, text: str) -> ParsedTurn:
-        # Text without any header, such as a turn that was stripped of its special tokens, is the content.
+        # Text without any header is content: for example, a turn whose special tokens were removed.
         if "<|message|>" not in text and "to=functions." not in text and "<|channel|>" not in text:
             return ParsedTurn(content=self._MARK.sub("", text).strip())
         content: list[str] = []

@@ -16,13 +16,14 @@ from turntree.envs.tools.tool import Tool
 
 
 class Marks(NamedTuple):
-    """The marks of one format; all of them are patterns except ``written`` and ``openings``."""
+    """The marks of one format, as regular expressions except ``written`` and ``openings``."""
 
     opening: str  #: begins a call, or a list of calls
-    #: between ``opening`` and the arguments, with groups ``name`` and ``id`` (optional); empty for lists only
+    #: what stands between ``opening`` and the arguments, with a group ``name`` and optionally a group ``id``; empty if
+    #: the format has only lists of calls
     name: str
     closing: str  #: must follow the arguments
-    after: str  #: may follow ``closing``: the end of a section of calls
+    after: str  #: may follow ``closing``, to end a section of several calls
     written: str  #: template of a call, for ``str.format``
     lists: bool = False  #: a list of objects with ``name`` and ``arguments`` may follow ``opening``
     ends: str = r"</s>"  #: tokens that end a turn
@@ -103,7 +104,7 @@ class JsonMarksParser:
 
     def parse(self, text: str) -> ParsedTurn:
         turn = read_marked(text, self._opening, self._read, lambda opened: self._example)
-        # The special tokens are kept in the turn, so its end-of-turn token is removed here.
+        # Turns in these formats include special tokens, so the end-of-turn token is removed here.
         return replace(turn, content=self._ends.sub("", turn.content))
 
     def format_call(self, call: ToolCall) -> str:

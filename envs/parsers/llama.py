@@ -20,8 +20,8 @@ from turntree.envs.tools.tool import Tool
 class Llama3JsonParser:
     """Llama 3.1 and later: the turn is ``{"name": ..., "parameters": {...}}``, apart from thoughts.
 
-    Several calls are separated by ``;``, and ``<|python_tag|>`` may precede them. A turn that does not begin like such
-    an object is not a call, nor is an object that has no parameters and names no tool.
+    Several calls are separated by ``;``, and ``<|python_tag|>`` may precede them. A turn is not a call if it does not
+    begin like such an object, or if the object has no parameters and its name is not the name of a tool.
 
     Example:
         >>> Llama3JsonParser().parse('{"name": "now", "parameters": {}}').calls[0].name
@@ -42,7 +42,7 @@ class Llama3JsonParser:
                 calls, problem = [], str(error)
             if calls:
                 return ParsedTurn(content="", calls=tuple(calls))
-        # The last candidate is the turn without its thoughts, so only its problem is the policy's concern.
+        # The last candidate is the turn without its thoughts. Report its problem, not a problem inside a thought.
         return unreadable(text, problem, self._EXAMPLE) if problem else ParsedTurn(content=text.strip())
 
     def format_call(self, call: ToolCall) -> str:
@@ -72,9 +72,9 @@ class Llama3JsonParser:
 class PythonicParser:
     """Llama 3.2 and Llama 4: ``[name(key="value"), other(n=1)]``, apart from thoughts.
 
-    ``<|python_start|>`` and ``<|python_end|>`` may surround the list. Arguments are literals with names; nothing is
-    evaluated. A quoted text is read as JSON or as a literal if the tool's schema allows no text. A turn that begins
-    with ``[``, a tool's name and ``(`` but cannot be read is an error.
+    ``<|python_start|>`` and ``<|python_end|>`` may surround the list. Arguments are keyword arguments with literal
+    values; nothing is evaluated. If the tool's schema allows no text, a quoted value is read as JSON or as a literal. A
+    turn that begins with ``[``, a tool's name and ``(`` but cannot be read is an error.
 
     Example:
         >>> PythonicParser().parse("[now()]").calls[0].name
@@ -105,7 +105,7 @@ class PythonicParser:
     def format_call(self, call: ToolCall) -> str:
         plain = {name: value for name, value in call.arguments.items() if name.isidentifier() and not iskeyword(name)}
         written = [f"{name}={value!r}" for name, value in plain.items()]
-        # Names that Python does not allow as keywords are passed as **{"name": value}.
+        # A name that is not a valid Python keyword argument is written as **{"name": value}.
         if unusual := {name: value for name, value in call.arguments.items() if name not in plain}:
             written.append(f"**{unusual!r}")
         return f"[{call.name}({', '.join(written)})]"

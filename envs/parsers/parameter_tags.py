@@ -13,17 +13,18 @@ from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.parsers.typed_text import read_typed
 from turntree.envs.tools.tool import Tool
 
-#: The name in a tag. Models add quotes and spaces that their format lacks, and leave out those that it has.
+#: The name in a tag, with or without quotes and spaces: models do not always write these as their format does.
 _NAME = r"""\s*["']?\s*([^<>"'\s]+)\s*["']?\s*"""
 
 
 class Tags(NamedTuple):
     """The tags of one format."""
 
-    outer: tuple[str, str]  #: texts around a call, or around several
-    #: pattern that begins a call within ``outer``, its group is the name; text that closing_mark it, may be empty
+    outer: tuple[str, str]  #: texts before and after a call, or before and after several calls
+    #: pattern that begins a call within ``outer``, with the tool's name as its group; text that ends it, may be empty
     function: tuple[str, str]
-    parameter: tuple[str, str]  #: pattern that begins a value, its group is the name; text that closing_mark it
+    #: pattern that begins a value, with the parameter's name as its group; text that ends the value
+    parameter: tuple[str, str]
     #: templates of a call's beginning, of a parameter and of a call's end, for ``str.format``
     written: tuple[str, str, str]
     several: bool = False  #: ``outer`` may contain several calls
@@ -67,8 +68,8 @@ class ParameterTagsParser:
     """Calls such as ``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``.
 
     A value is text. If the tool's schema expects another type, the value is read as JSON or as a Python literal; a
-    value that is neither stays text, and the tool rejects it. Marks of the format inside a value are text if they come
-    in pairs or do not fit their position. The outer tags may be missing.
+    value that is neither stays text, and the tool rejects it. The format's own tags inside a value are text if they
+    come in pairs or cannot occur at that position. The outer tags may be missing.
 
     Example:
         >>> ParameterTagsParser(QWEN3_CODER).parse("<tool_call><function=now></function></tool_call>").calls[0].name
@@ -85,9 +86,8 @@ class ParameterTagsParser:
         self._function = re.compile(rf"\s*{tags.function[0]}")
         self._opening = re.compile("|".join([outer, *([tags.function[0]] if end else ())]))
         # whole: with the outer tags; bare: without them. Each is a pair of opening and closing patterns.
-        before = (
-            end or f"(?<={tags.parameter[1]})"
-        )  # a format without a closing tag of the call closing_mark after a value
+        # If a format has no closing tag for a call, the call ends after a value.
+        before = end or f"(?<={tags.parameter[1]})"
         whole = (tags.function[0] if tags.several else rf"{outer}\s*{tags.function[0]}", rf"{before}\s*{outer_end}")
         bare = (tags.function[0], rf"{end}(?:\s*{outer_end})?")
         self._whole = tuple(map(re.compile, bare if tags.several else whole))
@@ -111,14 +111,14 @@ class ParameterTagsParser:
         outer, outer_end = self._tags.outer
         bare = opened[0] != outer
         function = self._function.match(text, opened.start() if bare else opened.end())
-        # Formats without a closing tag of the call: the outer closing tag directly after the name means no arguments.
+        # In a format without a closing tag for a call, the outer closing tag right after the name means no arguments.
         if function is not None and not self._tags.function[1] and text.startswith(outer_end, function.end()):
             return ParsedCall((ToolCall(name=function[1]),), function.end() + len(outer_end))
         opening, closing = self._bare if bare else self._whole
         closing_mark = None if function is None else end_of_nested(text, function.end(), opening, closing)
         if function is None or closing_mark is None:
             if bare and function is not None and self._schemas and function[1] not in self._schemas:
-                return None  # the tag of some other language, such as XML
+                return None  # a tag that names no tool, for example in XML
             closed = bare or text.find(outer_end, opened.end()) >= 0
             shape = self._example.removeprefix(outer).strip().split("\n")[0]
             missing = self._tags.function[1] if bare else outer_end
@@ -148,8 +148,8 @@ class ParameterTagsParser:
             value = body[opened.end() : closing_mark.start()]
             written[opened[1]] = value.removeprefix("\n").removesuffix("\n") if self._tags.on_lines else value
             position = closing_mark.end()
-        # A missing closing tag makes the next parameter part of this value. It is an error only if that parameter is
-        # missing from the call and the tool has it; otherwise the value may contain such text on purpose.
+        # If a value's closing tag is missing, the value contains the next parameter's tag. This is an error only if the
+        # tool has that parameter and the call lacks it; otherwise the value may contain such text on purpose.
         for value in written.values():
             names = self._parameter.findall(value)
             if len(names) > len(self._parameter_end.findall(value)):

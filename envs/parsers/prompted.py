@@ -1,4 +1,4 @@
-"""Formats that a prompt explains to the policy, as no model's chat template has them."""
+"""Formats that no model's chat template has; a prompt must explain them to the policy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from turntree.rewards.reading.thoughts import next_thought
 class TagsParser:
     """``<name>argument</name>`` for every tool, any number per turn; often prompted from search and code agents.
 
-    Tags that name no tool are text. The argument of a tool with exactly one string parameter is unquoted. The argument
-    excludes a line break or a single space after the opening tag and white space before the closing tag, but includes
-    indentation. All other calls contain a JSON object.
+    Tags that name no tool are text. If a tool's only parameter is a string, the argument is the unquoted text between
+    the tags: without a line break or single space after the opening tag, and without white space before the closing
+    tag, but with indentation. Calls of all other tools contain a JSON object of arguments.
     """
 
     _LAYOUT = re.compile(r"\A(?:[ \t]*\r?\n| (?=\S))")
@@ -48,7 +48,7 @@ class TagsParser:
     def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
         name, closing = opened.group(1), f"</{opened.group(1)}>"
         parameter = self._text_parameter[name]
-        # A JSON object of the tool's parameters comes first; a single text parameter may also be plain text.
+        # Try a JSON object of the tool's parameters first; the argument of a single string may also be plain text.
         try:
             arguments, end = read_object(text, opened.end())
             if not text.startswith(closing, end):
@@ -94,7 +94,7 @@ class CompactParser:
         calls = [(name, argument) for name, argument in matches if name in self._parameters]
         if not calls:
             return ParsedTurn(content=text.strip())
-        # An argument with the end of a thought was read from within the thought, so prefer another candidate.
+        # If an argument contains </think>, the call began inside a thought, so prefer another candidate.
         name, argument = next((call for call in calls if not _ends_thought(call[1])), calls[0])
         return ParsedTurn(content="", calls=(ToolCall(name=name, arguments={self._parameters[name]: argument}),))
 

@@ -8,11 +8,11 @@ from turntree.envs.message import ToolCall
 
 
 class OfferedTool(NamedTuple):
-    """The part of a ``Tool`` that parsers read, from an OpenAI schema."""
+    """The part of a ``Tool`` that parsers need, read from its OpenAI schema."""
 
     name: str
-    properties: dict[str, Any]  #: JSON schema of each parameter, by name
-    definitions: dict[str, Any]  #: schemas that the parameters refer to, by name
+    properties: dict[str, Any]  #: parameter's name -> its JSON schema
+    definitions: dict[str, Any]  #: name -> schema that parameters refer to with ``$ref``
 
     @classmethod
     def of(cls, function: Mapping[str, Any]) -> Self:
@@ -28,14 +28,14 @@ class ParsedTurn:
 
     content: str  #: the text around the calls, stripped
     calls: tuple[ToolCall, ...] = ()  #: in the order of the text; empty if there is an error
-    error: str = ""  #: the reason why a call cannot be read, reported to the model; empty if there is none
+    error: str = ""  #: the reason why a call cannot be read, reported to the model; empty if there is no error
 
 
 class ToolParser(Protocol):
     """One format of tool calls.
 
-    Optional attributes: ``special_tokens`` (bool) means that turns must keep the special tokens of the policy's
-    vocabulary. ``openings`` lists texts with which a call may begin, other than the beginning of ``format_call``.
+    Optional attributes: ``special_tokens`` is true if ``parse`` needs the special tokens in the turn's text.
+    ``openings`` lists texts with which a call may begin, besides the beginning of a call by ``format_call``.
     """
 
     def parse(self, text: str) -> ParsedTurn:

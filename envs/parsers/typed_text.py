@@ -1,4 +1,4 @@
-"""Values written as plain text or as Python literals, read as a tool's schema expects them. Nothing is evaluated."""
+"""Convert values written as plain text or Python literals to the types of a tool's schema. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MAX_REFERENCES = 16  #: nested references that are followed; a schema may refer
 
 
 def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    """Return the value that a text means where a schema expects it.
+    """Convert a text to the type that a schema expects.
 
     Args:
         schema: JSON schema of the value; a schema without a type expects text.
 
     Returns:
-        The text as JSON if the schema allows the JSON's type; else the text if the schema allows text; else the JSON
-        value, which the tool then rejects. A Python list or dictionary is read if the schema allows no text.
+        The parsed JSON value if the schema allows its type; else the text itself if the schema allows text; else the
+        JSON value, which the tool then rejects. A Python list or dictionary is read if the schema allows no text.
 
     Example:
         >>> read_typed("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, {}), read_typed("5", {}, {})
@@ -48,9 +48,9 @@ def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, A
     try:
         value = _PYTHON_WORDS[stripped] if stripped in _PYTHON_WORDS else read_json(stripped)
     except ValueError:
-        # No JSON: text if the schema allows text, or if it expects no container that Python could write differently.
+        # Not JSON: keep the text, unless the schema wants only lists or objects, which may be written as in Python.
         return text if "string" in kinds or kinds.isdisjoint(("array", "object")) else _read_literal(text)
-    # A quoted JSON string stays as written, with its quotes.
+    # A JSON string in quotes stays as the model wrote it, including the quotes.
     if isinstance(value, str) or not kinds.isdisjoint({*_kinds(value)} - {"string"}):
         return text if isinstance(value, str) else value
     return text if "string" in kinds else value
@@ -64,7 +64,7 @@ def _read_literal(text: str) -> Any:
 
 
 def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterator[Mapping[str, Any]]:
-    # Yields the subschemas without alternatives that make up a schema.
+    # Resolves references and alternatives (anyOf, ...) and yields the remaining simple schemas.
     if not isinstance(schema, Mapping) or deepest == 0:
         return
     if schema.get("nullable"):
@@ -102,7 +102,7 @@ def _kinds(value: Any) -> tuple[str, ...]:
     return next((kinds for kind, kinds in _KINDS if isinstance(value, kind)), ("null",))
 
 
-MAX_LITERAL = 50_000  #: characters; Python's parser takes a hundred times as many bytes
+MAX_LITERAL = 50_000  #: maximum characters of a literal; Python's parser needs about 100 bytes of memory per character
 _MAX_DEPTH = 100
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
@@ -112,7 +112,7 @@ def parse_expression(text: str) -> ast.expr:
         raise ValueError(f"more than {MAX_LITERAL} characters of Python; write JSON")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in the policy's text is not the user's mistake
+            warnings.simplefilter("ignore")  # "\d" would print a warning about the policy's text to the user
             return ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"not Python ({error.msg})") from error

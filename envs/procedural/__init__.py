@@ -1,1 +1,1 @@
-"""Generate unlimited tasks; index and split alone determine each task, in every process."""
+"""Environments with unlimited generated tasks. Index, split and settings determine a task, in every process."""

@@ -20,7 +20,7 @@ class Adventure(Env):
     player takes the treasure. There are at most ``limits.max_turns`` commands.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     default_limits = Limits(max_turns=40)
 
@@ -28,13 +28,13 @@ class Adventure(Env):
         """Choose the worlds.
 
         Args:
-            min_rooms: Least number of rooms, from 2.
-            max_rooms: Greatest number of rooms, up to 16.
+            min_rooms: Minimum number of rooms, at least 2.
+            max_rooms: Maximum number of rooms, at most 16.
             split: Part of every task's id and seed.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            ValueError: If no such world exists.
+            ValueError: If a number of rooms is out of range.
         """
         super().__init__(**kwargs)
         if not 2 <= min_rooms <= max_rooms <= len(ROOM_NAMES):
@@ -55,7 +55,7 @@ class Adventure(Env):
         )
 
     def task(self, index: int) -> Task:
-        # `answer` holds commands that win, separated by semicolons.
+        # `answer` holds a list of commands that wins, separated by semicolons.
         name = f"{self.min_rooms}-{self.max_rooms}/{self.split}/{index}"
         rng = random.Random(f"turntree/adventure/{name}")
         world = make_world(rng, rooms=rng.randint(self.min_rooms, self.max_rooms))

@@ -20,13 +20,13 @@ _ATTEMPTS = 1000
 
 
 class Countdown(Env):
-    """Write an expression with the given numbers that has the given value.
+    """Write an expression that uses the given numbers and has the given value.
 
-    The answer is ``#### EXPRESSION``. Every number may be used once; with ``use_all`` it must be. Reward 1
-    for a right expression, else 0. ``target=24``, ``use_all=True`` is the Game of 24.
+    The answer is ``#### EXPRESSION``. Every number may be used once; with ``use_all`` every number must be used. The
+    reward is 1 for a right expression, else 0. ``target=24`` with ``use_all=True`` is the Game of 24.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
 
     def __init__(
@@ -44,12 +44,12 @@ class Countdown(Env):
         """Choose the puzzles.
 
         Args:
-            count: Numbers given, 2 to 6.
-            max_number: Numbers are drawn from 1 to this.
-            target: The value to reach; ``None`` draws one for each puzzle.
+            count: How many numbers are given, 2 to 6.
+            max_number: Numbers are drawn from 1 to ``max_number``.
+            target: The value to reach; ``None`` draws a value for each puzzle.
             max_target: The largest value that is drawn.
             use_all: Whether every number must be used.
-            attempts: Answers that the policy may give; it is told what is wrong with each.
+            attempts: Answers that the policy may give. After a wrong answer, the policy is told what is wrong.
             split: Part of every task's id and seed.
             **kwargs: Arguments of ``Env``.
 
@@ -155,7 +155,7 @@ def complaint(expression: str | None, numbers: Sequence[int], target: int, use_a
 
 
 def solve(numbers: Sequence[int], target: int) -> str:
-    """Return an expression of all numbers that has the value; empty if there is none.
+    """Return an expression that uses all numbers and has the value ``target``; empty if there is none.
 
     Example:
         >>> evaluate(solve([4, 7, 8, 8], 24)), solve([1, 1, 1, 1], 24)

@@ -14,11 +14,11 @@ MAX_LEVEL = 4
 
 
 class Equations(Env):
-    r"""Solve an equation; all solutions go into the last ``\boxed{}``.
+    r"""Solve an equation; the answer lists all solutions in the last ``\boxed{}``.
 
-    Level 1 is ``3x + 5 = 11``, level 2 has the unknown on both sides and a fraction for a solution, level 3 is
-    quadratic, level 4 is a system with two unknowns. The reward is 1 if exactly the solutions are named, in any order
-    and form, else 0.
+    Level 1 has equations such as ``3x + 5 = 11``. In level 2 the unknown is on both sides and the solution is a
+    fraction. Level 3 is quadratic. Level 4 is a system with two unknowns. The reward is 1 if the answer has all
+    solutions and nothing else, in any order and form, else 0.
     """
 
     forkable = True
@@ -29,13 +29,13 @@ class Equations(Env):
         """Choose the equations.
 
         Args:
-            min_level: The easiest level, from 1.
-            max_level: The hardest level, up to 4.
+            min_level: Lowest level, at least 1.
+            max_level: Highest level, at most 4.
             split: Part of every task's id and seed.
             **kwargs: Arguments of ``Env``.
 
         Raises:
-            ValueError: If there are no such levels.
+            ValueError: If a level is out of range.
         """
         super().__init__(**kwargs)
         if not 1 <= min_level <= max_level <= MAX_LEVEL:
@@ -102,7 +102,7 @@ def _nonzero(rng: random.Random, bound: int) -> int:
 
 
 def _sum(*terms: tuple[int, str]) -> str:
-    # Written as a person writes it: (1, "x"), (-3, "") is "x - 3".
+    # Writes (factor, name) pairs as a person would: (1, "x"), (-3, "") becomes "x - 3".
     text = ""
     for factor, name in terms:
         if factor == 0:

@@ -15,13 +15,13 @@ _INTEGER = re.compile(r"(?<![\d.])-?\d{1,12}(?![\d.]*\d)")
 
 
 class NumberGuessing(Env):
-    """Find a secret number; a turn's last integer is the guess, and the answer is "higher" or "lower".
+    """Find a secret number. A turn's last integer is the guess; the environment answers "higher" or "lower".
 
-    As many guesses are allowed as halving the range needs, plus ``spare``. A turn without a number costs
-    a guess. Reward 1 if the number is found, else 0.
+    The number of guesses is limited to those that halving the range (binary search) needs, plus ``spare``. A turn
+    without a number uses up a guess. The reward is 1 if the number is found, else 0.
     """
 
-    step_inline = True
+    step_inline = True  # fast enough to run in the event loop, see Env.step_inline
     forkable = True
     default_limits = Limits(max_turns=None)
 
@@ -30,7 +30,7 @@ class NumberGuessing(Env):
 
         Args:
             max_number: The secret lies in 1..max_number.
-            spare: Guesses beyond those that halving the range needs.
+            spare: Number of guesses beyond those that halving the range needs.
             split: Part of every task's id and seed.
             **kwargs: Arguments of ``Env``.
 

@@ -13,7 +13,7 @@ from turntree.envs.verdict import grade_answer
 
 
 class Unit(NamedTuple):
-    # `value * factor + zero` is the value in the base unit of its kind.
+    # `value * factor + zero` converts a value to the base unit of its kind (such as length).
 
     name: str  #: symbol
     factor: Fraction  #: size in base units
@@ -24,7 +24,7 @@ def _kind(**factors: str) -> tuple[Unit, ...]:
     return tuple(Unit(name.replace("_per_", "/"), Fraction(factor)) for name, factor in factors.items())
 
 
-#: units by measured quantity
+#: kind of quantity -> its units
 KINDS: dict[str, tuple[Unit, ...]] = {
     "length": _kind(mm="0.001", cm="0.01", m="1", km="1000", inch="0.0254", ft="0.3048", yd="0.9144", mi="1609.344"),
     "mass": _kind(mg="0.001", g="1", kg="1000", t="1000000", oz="28.349523125", lb="453.59237"),
@@ -63,7 +63,8 @@ _MAX_DIGITS = 10
 class UnitConversion(Env):
     r"""Convert a quantity; the answer is the exact number, in the last ``\boxed{}``.
 
-    Every result is a decimal of at most ten digits. The reward is 1 for the number, with or without the unit, else 0.
+    Every result is a decimal of at most ten digits. The reward is 1 for the right number, with or without its unit,
+    else 0.
     """
 
     forkable = True
@@ -74,7 +75,7 @@ class UnitConversion(Env):
         """Choose the quantities.
 
         Args:
-            kinds: Measured quantities, some of ``KINDS``.
+            kinds: Kinds of quantities to draw from, keys of ``KINDS``.
             split: Part of every task's id and seed.
             **kwargs: Arguments of ``Env``.
 

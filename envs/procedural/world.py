@@ -1,7 +1,7 @@
 """Generate the map of a small text adventure.
 
-Rooms lie on a grid and are connected as a tree. The room with the treasure is behind a locked door, and the key lies in
-another room. Invariant: every world can be won, and ``walkthrough`` returns the commands.
+Rooms lie on a grid and are connected as a tree. The room with the treasure has a locked door, and the key lies in
+another room. Invariant: every world can be won; ``walkthrough`` returns the commands that win.
 """
 
 from __future__ import annotations

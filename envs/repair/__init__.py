@@ -1,1 +1,1 @@
-"""Repair the fault of a small program, with a shell in the sandbox."""
+"""Environment in which the policy repairs a fault in a small program, with a shell in the sandbox."""

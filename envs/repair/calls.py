@@ -1,7 +1,7 @@
 """Call functions and write their outcomes as text.
 
-``check`` computes the expected outcomes with it from our own source, and also runs this module's source in the sandbox,
-on the policy's program. It therefore imports the standard library alone.
+This module runs in two places: in this process on the right program, to compute the expected outcomes, and in the
+sandbox on the policy's program. It therefore imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def outcomes(calls: Sequence[Sequence[Any]], module: Any, *, dumps: Callable[..., str] = json.dumps) -> list[str]:
-    """Return what each call gives, as JSON with sorted keys: ``{"value": ...}`` or ``{"raises": "ValueError"}``.
+    """Return the outcome of each call as JSON, sorted keys: ``{"value": ...}`` or ``{"raises": "ValueError"}``.
 
     ``dumps`` writes JSON and must be bound before untrusted code could replace it.
     """
@@ -24,6 +24,6 @@ def outcomes(calls: Sequence[Sequence[Any]], module: Any, *, dumps: Callable[...
             outcome = {"raises": type(error).__name__}
         try:
             found.append(dumps(outcome, sort_keys=True))
-        except Exception:  # a value that JSON does not have is none that we expect
+        except Exception:  # JSON cannot express the value, so it is not the expected value
             found.append("")
     return found

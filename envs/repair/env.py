@@ -19,7 +19,7 @@ from turntree.envs.sandbox.python_sandbox import PythonSandbox
 from turntree.envs.sandbox.settings import Isolation
 from turntree.envs.task import Task
 
-_JUDGED = ResultMemo(4096)
+_JUDGED = ResultMemo(4096)  # digest of program and files -> fraction of right calls
 _OUTCOMES = Path(calls.__file__).read_text("utf-8")
 _CALL = """
 import importlib
@@ -32,11 +32,11 @@ write(1, ("\\n" + given["nonce"] + dumps(found) + "\\n").encode())
 
 
 def share_right(name: str, files: Mapping[str, str], make_runner: Callable[[], PythonSandbox]) -> float:
-    """Return the share of a program's hidden calls with the right result; 0 if the program does not end by itself.
+    """Return the fraction of a program's hidden calls with the right result; 0 if the program has to be stopped.
 
     Args:
         files: The policy's workspace, text by path.
-        make_runner: Creates a sandbox that the policy has not used.
+        make_runner: Creates a new sandbox, in which the policy has run nothing.
 
     Raises:
         SandboxError: If the sandbox failed.
@@ -71,8 +71,8 @@ def _found(name: str, files: Mapping[str, str], make_runner: Callable[[], Python
 class Repair(Env):
     """Make a program do what its README says; the first turn without a tool call ends the episode.
 
-    The reward is 1 if all hidden calls give the same results as in the right program; ``share`` says how many do. They
-    run in a separate sandbox.
+    Hidden calls of the program's functions run in a separate sandbox. The reward is 1 if all their results are equal to
+    those of the right program. The component ``share`` is the fraction of equal results.
     """
 
     forkable = True
@@ -86,7 +86,7 @@ class Repair(Env):
         """List the tasks.
 
         Args:
-            split: ``train`` or ``test``; the splits have different programs.
+            split: ``train`` or ``test``, which have different programs.
             seconds: Deadline of one command, and of the program in the hidden check.
             isolation: How the policy's commands and program are isolated, see ``PythonSandbox``.
             **kwargs: Arguments of ``Env``.
@@ -110,7 +110,7 @@ class Repair(Env):
         )
 
     def task(self, index: int) -> Task:
-        # Neighbouring indices have different programs.
+        # The positions are ordered so that consecutive indices have different programs.
         fault, name = self._positions[index]
         files = ", ".join(sorted(find_program(name).files(fault)))
         return Task(

@@ -1,6 +1,6 @@
 """Define the programs, their faults and their hidden calls.
 
-Invariant: expected results are computed here, from the right source, and never enter the sandbox.
+Invariant: expected results are computed in this process, from the right source, and never enter the sandbox.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _FILE = Path(__file__).with_name("programs.toml")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     path: str
-    right: str  #: occurs exactly once in the right file
-    wrong: str  #: occurs exactly once in the faulty file
+    right: str  #: right text, which occurs exactly once in the right file
+    wrong: str  #: text that replaces ``right``; occurs exactly once in the faulty file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    name: str  #: also the module whose functions are called
+    name: str  #: also the name of the module whose functions the hidden calls call
     split: str  #: train or test
     readme: str
-    modules: Mapping[str, str]  #: right source by path
+    modules: Mapping[str, str]  #: path -> right source
     tests: str  #: tests that the policy sees
     calls: tuple[list[Any], ...]  #: function name and arguments of each hidden call
     faults: tuple[Fault, ...]
@@ -65,7 +65,7 @@ def expected(name: str) -> tuple[str, ...]:
 
 
 def load(sources: Mapping[str, str], name: str) -> ModuleType:
-    # Runs in this process, so it must never be given the policy's source.
+    # Executes the source in this process, so never call this with the policy's source.
     made: dict[str, ModuleType] = {}
 
     def find(wanted: str, *arguments: Any) -> ModuleType:

@@ -1,7 +1,7 @@
 """Run a command in the sandbox, in a folder of text files; return its output and the files that it leaves.
 
-Invariant: everything that comes out of the sandbox is checked, as the command may have forged it. Links, modes, empty
-folders, files that are not UTF-8 and ``__pycache__`` are not kept.
+Invariant: everything that comes out of the sandbox is checked, because the command may have forged it. Only UTF-8 files
+are kept: links, file modes, empty folders, other files and ``__pycache__`` are lost.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from turntree.envs.errors import ToolError
 from turntree.envs.sandbox.python_tool import CodeRunner
 
 MOST_FILES = 100
-MOST_BYTES = 200_000  #: of all files together
-REPORT_BYTES = 8 * MOST_BYTES  #: output of the sandbox for one report: JSON writes a character in at most six bytes
+MOST_BYTES = 200_000  #: maximum size of all files together
+REPORT_BYTES = 8 * MOST_BYTES  #: output that the sandbox must allow: JSON writes a character in at most six bytes
 _SHOWN = 6_000
 _TIME = re.compile(r"^(Ran \d+ tests?) in \d+\.\d+s$", re.MULTILINE)
 _BEFORE = "; the files are as they were before"
-#: program text that runs first in the sandbox and writes the workspace to its disk
+#: Python code that runs first in the sandbox and writes the workspace to the sandbox's disk
 WRITE_FILES = """
 import json, os, sys
 given = json.loads({given!r})
@@ -68,7 +68,7 @@ print("\\n" + json.dumps({**result, "files": files if size <= given["most"] else
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    text: str  #: shown to the model
+    text: str  #: output of the command, as shown to the model
     files: dict[str, str]  #: the workspace afterwards, text by path
 
 
@@ -78,7 +78,7 @@ def run_command(runner: CodeRunner, command: str, files: Mapping[str, str]) -> R
     ``runner`` must run fresh Python code and allow ``REPORT_BYTES`` of output.
 
     Raises:
-        ToolError: If the command did not end by itself, or left something that is no workspace.
+        ToolError: If the command had to be stopped, or left an invalid workspace (see ``check_files``).
         SandboxError: If the sandbox failed.
     """
     given = {"command": command, "files": dict(files), "most": MOST_BYTES, "shown": _SHOWN // 2}
@@ -96,10 +96,10 @@ def run_command(runner: CodeRunner, command: str, files: Mapping[str, str]) -> R
 def check_files(files: Any, *, size: int = 0) -> dict[str, str]:
     """Return ``files`` if they are a valid workspace (text by relative path).
 
-    ``size`` is their reported number of bytes if the files themselves were left out as too large.
+    If files were left out because they are too large, ``size`` is the number of bytes that the sandbox reports.
 
     Raises:
-        ToolError: If it has too many files or bytes, a path outside the workspace, or text that UTF-8 cannot encode.
+        ToolError: If there are too many files or bytes, a path outside the workspace, or text that UTF-8 cannot encode.
     """
     counted = 0
     for path, text in files.items():
@@ -115,7 +115,7 @@ def check_files(files: Any, *, size: int = 0) -> dict[str, str]:
 
 
 def _shown(report: Mapping[str, Any]) -> str:
-    # The duration of tests is removed, so that the same run prints the same text twice.
+    # The duration of tests is removed, so that repeating a command gives the same text.
     half = _SHOWN // 2
     text, end, cut = str(report["text"])[:half], str(report["end"])[-half:], int(report["length"]) - _SHOWN
     text = _TIME.sub(r"\1", (f"{text}\n[... {cut} characters left out ...]\n{end}" if cut > 0 else text + end).rstrip())

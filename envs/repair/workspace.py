@@ -1,7 +1,7 @@
 """Give the policy files to read, edit and run: a shell, an editor, a reader.
 
-The files are text in this process and lie on disk only while a command runs, in the sandbox's own folder. Snapshots and
-forks of an episode therefore contain them. A command that fails to end leaves them unchanged.
+The files are kept as text in this process. They are on disk only while a command runs, in the sandbox's own folder.
+Snapshots and forks of an episode therefore contain the files. A command that has to be stopped does not change them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WIDTH = 200  #: characters shown of a line
 
 
 def base_python() -> str:
-    # The base interpreter does not see the packages of the virtual environment.
+    # The interpreter from which the virtual environment was made; it does not see the environment's packages.
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
@@ -103,7 +103,7 @@ class Workspace(Toolset):
         return PythonSandbox(packages=False, **self._settings)
 
     def exposure(self) -> str:
-        """Return how a command could read the right programs; empty if it cannot, or if the caller allowed it.
+        """Describe how a command could read the right programs; empty if it cannot, or if the caller allowed it.
 
         Raises:
             SandboxError: If commands cannot be confined here.

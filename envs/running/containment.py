@@ -1,7 +1,7 @@
 """Contain an environment's code: whatever it raises ends an episode, but never the process that runs it.
 
-Invariant: only an ``Exception`` or the user's Ctrl-C leaves ``contain``. Not covered: code that ends the process
-without asking Python, by a signal or a crash of compiled code. Run such code in ``turntree.envs.sandbox``.
+Invariant: ``contain`` raises only an ``Exception`` or the user's Ctrl-C. Not covered: code that ends the process by a
+signal or a crash of compiled code, without a Python exception. Run such code in ``turntree.envs.sandbox``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import NoReturn, TypeVar
 from turntree.envs.errors import Escape
 
 _T = TypeVar("_T")
-_contained = threading.local()
+_contained = threading.local()  # ``process``: id of the process in which this thread is inside contain; else 0
 _leave_process = os._exit
 
 
 def contain(call: Callable[[], _T]) -> _T:
-    """Return what ``call`` returns.
+    """Run ``call`` and return its result.
 
-    While it runs, ``os._exit`` in its thread raises ``SystemExit``; a process that it forks can still end that way.
+    While ``call`` runs, ``os._exit`` in this thread raises ``SystemExit`` instead of ending the process. A process that
+    ``call`` forks can still end with ``os._exit``.
 
     Raises:
-        Exception: As converted by ``contained``.
-        KeyboardInterrupt: The user's.
+        Exception: Raised by ``call``, and converted by ``contained``.
+        KeyboardInterrupt: If the user pressed Ctrl-C.
     """
-    # Replaced for good, because another thread may be inside contain when this one leaves it.
+    # os._exit stays replaced, because another thread may still be inside contain when this thread leaves it.
     os._exit = _exit
     outer = getattr(_contained, "process", 0)
     _contained.process = os.getpid()
@@ -40,14 +41,14 @@ def contain(call: Callable[[], _T]) -> _T:
 
 
 def contained(error: BaseException) -> Exception:
-    """Convert any exception to an ``Exception``: itself, or an ``Escape`` raised from it.
+    """Return an ``Exception`` as it is, and any other exception as an ``Escape`` raised from it.
 
     Raises:
-        KeyboardInterrupt: If it comes from the main thread, where Python raises the user's.
+        KeyboardInterrupt: In the main thread, where Python raises it for the user's Ctrl-C.
     """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
-    # asyncio refuses to set StopIteration on a future, so whoever awaits the future would wait forever.
+    # asyncio refuses to set StopIteration on a future, so code that awaits the future would wait forever.
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     escape = Escape(f"{type(error).__name__}: {error}")
@@ -56,7 +57,7 @@ def contained(error: BaseException) -> Exception:
 
 
 def _exit(status: int) -> NoReturn:
-    # A forked child has inherited the thread's mark but has another process id: it may really exit.
+    # A forked child inherits ``_contained`` but has another process id, and may really exit.
     if getattr(_contained, "process", 0) == os.getpid():
         raise SystemExit(f"os._exit({status})")
     _leave_process(status)

@@ -3,9 +3,9 @@
 Invariant: there is one outcome per call, in the order of the calls, up to and including the first that failed.
 
 Without a deadline, calls run one after another in the caller's thread. With a deadline they run in the executor's
-threads, and adjacent calls that share no state run concurrently. Python cannot stop a thread, so the result of a
-late call is ignored. A late call that has state is an infrastructure failure; without state, the model gets an
-error. Code that must be stopped belongs in ``turntree.envs.sandbox``.
+threads, and adjacent calls of tools without state run concurrently. Python cannot stop a thread, so the result of a
+late call is ignored. A late call of a tool with state is an infrastructure failure; for a late call of a tool without
+state, the model gets an error. Run code that must be stopped at a deadline in ``turntree.envs.sandbox``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_OUTPUT = 100_000
 
 
 class ToolFailure(EnvError, TimeoutError):
-    """A tool with state missed its deadline, or the executor had no free thread: no verdict on the policy."""
+    """A tool with state missed its deadline, or the executor had no free thread: an infrastructure failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class Job:
 
     name: str
     run: Callable[[], str]
-    shares_state: bool  #: the tool keeps state, so no other call of the episode may run at the same time
+    shares_state: bool  #: whether the tool has state; then no other call of the episode may run at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The outcome of a call."""
 
-    text: str = ""  #: the result, cut to the executor's limit; empty if there is an error
+    text: str = ""  #: the result, shortened to the executor's limit; empty if there is an error
     error: Exception | None = None  #: raised by the tool; a ``ToolError`` is the model's fault
     late: bool = False  #: whether ``error`` means that the deadline passed
 
@@ -63,8 +63,8 @@ class ToolExecutor:
 
         Args:
             seconds: Deadline of one call, counted from its submission; ``None`` means no deadline.
-            max_output: Maximum characters of a result. The excess is cut from the middle and replaced by a mark;
-                ``None`` means no limit.
+            max_output: Maximum characters of a result. In a longer result, a mark replaces the middle; ``None`` means
+                no limit.
             max_workers: Maximum number of threads.
 
         Raises:
@@ -84,13 +84,13 @@ class ToolExecutor:
             seconds: Time left for the episode; a second deadline for every call.
 
         Returns:
-            Outcomes in the order of the calls; those after a failed call may be missing.
+            Outcomes in the order of the calls. After a failed call, outcomes of later calls may be missing.
         """
         if self.seconds is None and seconds is None:
             return self._in_order(jobs, lambda job: self._outcome(job.run))
         end = None if seconds is None else monotonic() + seconds
         outcomes: list[Outcome] = []
-        # Adjacent calls without state run together; a call with state runs alone, after everything before it.
+        # Adjacent calls without state run concurrently. A call with state runs alone, after all earlier calls.
         for shares_state, group in itertools.groupby(jobs, key=lambda job: job.shares_state):
             if shares_state:
                 outcomes += self._in_order(list(group), lambda job: self._together([job], end)[0])
@@ -140,7 +140,7 @@ class ToolExecutor:
             return future.result(timeout=max(0.0, deadline - monotonic()))
         except TimeoutError:
             self._pool.give_up(future)
-        # The call never started, so the policy is not to blame.
+        # The call never started because no thread was free: an infrastructure failure, not a slow tool.
         if not started.is_set():
             busy = f"all {self.max_workers} threads were busy until the deadline of tool {job.name!r}"
             return Outcome(error=ToolFailure(f"{busy}; raise max_workers or seconds"), late=True)
@@ -150,7 +150,7 @@ class ToolExecutor:
     def _outcome(self, run: Callable[[], str]) -> Outcome:
         try:
             return Outcome(text=cut(contain(run), self.max_output))
-        except Exception as error:  # the environment decides what it means
+        except Exception as error:  # the environment decides whether this is a failure
             return Outcome(error=error)
 
 

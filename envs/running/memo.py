@@ -1,8 +1,8 @@
-"""A cache of tool results. Sibling rollouts and later epochs of a task reach the same points repeatedly.
+"""A cache of tool results. It helps because rollouts of one task often repeat each other's first calls.
 
-A call of a deterministic tool is answered from the cache if the same call was made before at the same point: in the
-same class of environment, for the same task, after the same tool calls and answers of the policy. The cached call is
-not executed. Other tools are never answered from the cache, and errors are not cached.
+A point is a call together with its history: the class of the environment, the task, and all earlier tool calls and
+answers of the policy. A deterministic tool is not run again at a point whose result is cached. Results of tools that
+are not deterministic are never cached, nor are errors.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from turntree.envs.task import Task
 
 
 class ResultMemo:
-    """Tool results by the history that led to them; for ``@tool(deterministic=True)`` only.
+    """Tool results, by the history that led to them; only for tools with ``@tool(deterministic=True)``.
 
-    Environments with the same arguments may share one, in any thread. Without a ``ResultMemo`` nothing is cached.
+    Environments with the same arguments may share a ``ResultMemo``, in any thread. Environments without a
+    ``ResultMemo`` cache nothing.
 
     Args:
         max_results: Maximum number of results; the least recently used are evicted.
@@ -56,17 +57,17 @@ class ResultMemo:
 
 
 def beginning(kind: str, task: Task) -> str:
-    """Return the digest of an episode's history at its beginning."""
+    """Return the digest of the history of an episode that has just begun."""
     return _digest(kind, task.id, task.prompt, task.answer, repr(sorted(task.metadata.items())))
 
 
 def after_call(history: str, call: ToolCall) -> str:
-    """Return the digest of the history after ``call``, which also identifies the point of the call."""
+    """Return the digest of the history including ``call``; it is the key under which the call's result is cached."""
     return _digest(history, "call", call.name, json.dumps(call.arguments, sort_keys=True, default=repr))
 
 
 def after_words(history: str, text: str) -> str:
-    """Return the digest of the history after a turn without calls and the environment's answer."""
+    """Return the digest of the history including a turn that calls no tool."""
     return _digest(history, "words", text)
 
 
@@ -74,7 +75,7 @@ def _digest(*parts: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
-        # The length separates the parts: ("ab", "c") and ("a", "bc") differ.
+        # The length of each part is hashed too, so that ("ab", "c") and ("a", "bc") give different digests.
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""Speculative tool calls: calls of pure tools that run before the policy has made them.
+"""Speculative tool calls: calls that run before the policy has finished the turn that is likely to make them.
 
-A result is used once, by the first step that makes exactly this call. Invariant: only tools declared ``pure`` get
-here, because their calls leave no trace.
+A result is used once, by the first step whose turn makes the same call. Invariant: only tools declared ``pure`` are
+called speculatively, because a call of a pure tool has no effect if the policy never makes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PureCall:
     def __init__(self, run: Callable[[], str]) -> None:
         self._run = run
         self._future: Future[str] = Future()
-        # Seconds on the monotonic clock: submitted, started by a thread, ended, and wanted by the step (None: never).
+        # Times on the monotonic clock: submission, start in a thread, end, and when the step used it (None: never).
         self.begun = self.ran = self.ended = monotonic()
         self.used_at: float | None = None
 
@@ -38,16 +38,16 @@ class PureCall:
             self._future.set_result(result)
 
     def forget(self) -> bool:
-        """Cancel the call; return whether it had not started."""
+        """Cancel the call if it has not started; return whether it was cancelled."""
         return self._future.cancel()
 
     def result(self, seconds: float | None = None) -> str:
-        """Wait for the result of a call that the policy has made.
+        """Return the result, once the policy has made the call.
 
-        Runs the call here if it has not started, has failed or is late.
+        Wait if the call is running. Run the call in this thread if it has not started, has failed or is late.
 
         Args:
-            seconds: Deadline of a call, counted from its own start: running early gains no extra time.
+            seconds: Deadline of the call, counted from its own start, so that an early start gives no extra time.
         """
         if self._future.cancel():
             return self._run()
@@ -58,7 +58,7 @@ class PureCall:
         except TimeoutError:
             return self._run()
         late = seconds is not None and self.ended - self.ran > seconds
-        # A failure of the speculative call may not be the tool's own, so run it again.
+        # A failure may come from running speculatively, not from the tool, so run the call again.
         if late or not isinstance(error, ToolError | None):
             return self._run()
         self.used_at = wanted
@@ -85,7 +85,7 @@ class PureCalls:
         return run() if pure_call is None else pure_call.result(self.seconds)
 
     def close_step(self) -> None:
-        """Drop the calls whose results were used."""
+        """Forget the calls whose results this step has used."""
         self._calls = {key: call for key, call in self._calls.items() if call.used_at is None}
 
 

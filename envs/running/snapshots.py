@@ -1,4 +1,7 @@
-"""Snapshots of a running episode as bytes. Invariant: state that no episode changes is shared and never written."""
+"""Snapshots of a running episode as bytes.
+
+Invariant: state that no episode changes (such as the list of tasks) is shared by copies and not part of snapshots.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ class Snapshots:
 
     #: attributes that no episode changes; not part of snapshots
     static_attributes: ClassVar[frozenset[str]] = frozenset()
-    #: Set it if a step has no effect outside the environment, so that copies of a running episode may try steps
-    #: (``fork``). Not inherited, because a subclass may add such effects.
+    #: Set it if a step has no effect outside the environment. Then ``fork`` may copy a running episode to try steps.
+    #: Not inherited, because a subclass may add such effects.
     forkable: bool = False
     _progress: Any
 
     def close_episode(self) -> None:
-        """Release what the running episode holds."""
+        """Release the resources of the running episode."""
 
     def snapshot(self) -> bytes:
         """Return the state of the running episode, including the random generator.
 
-        It is a pickle of every attribute except ``static_attributes``: restore only snapshots that you have taken
-        yourself.
+        The bytes are a pickle of every attribute except ``static_attributes``. Unpickling can run any code, so restore
+        only snapshots that you have taken yourself.
         """
         return pickle.dumps((type(self).__qualname__, self._dynamic_attributes()))
 
@@ -43,15 +46,15 @@ class Snapshots:
         if name != type(self).__qualname__:
             raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")
         self.close_episode()
-        # Attributes that were set after the snapshot must go, too.
+        # Also removes attributes that were first set after the snapshot.
         for attribute in self._dynamic_attributes():
             delattr(self, attribute)
         vars(self).update(attributes)
 
     def fork(self, state: bytes) -> Self:
-        """Return another environment in the state of a snapshot; it shares what no episode changes.
+        """Return a new environment in the state of a snapshot; ``static_attributes`` are shared with this one.
 
-        End its episode with ``close_episode``; ``close`` would release what it shares.
+        End the new environment's episode with ``close_episode``. ``close`` would also release the shared attributes.
 
         Raises:
             SnapshotError: If this class is not ``forkable``, or ``state`` is no snapshot of it.

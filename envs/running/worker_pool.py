@@ -1,7 +1,7 @@
 """A thread pool for blocking work: tools, environments, sandboxes.
 
-It differs from ``ThreadPoolExecutor`` in two ways. Its threads do not keep the interpreter from exiting, and a call
-that takes too long can be abandoned: another thread replaces its thread at once. Not covered: an abandoned call
+The pool differs from ``ThreadPoolExecutor`` in two ways. Its threads do not keep the interpreter from exiting. And a
+call that takes too long can be abandoned: a new thread replaces the call's thread at once. The abandoned call itself
 keeps running, because Python cannot stop a thread.
 """
 
@@ -23,7 +23,7 @@ class _Work(NamedTuple):
 
 
 class WorkerPool(Executor):
-    """Threads started on demand, up to a maximum.
+    """A thread pool that starts threads on demand, up to a maximum.
 
     Args:
         max_workers: Maximum number of concurrent calls; further calls wait.
@@ -68,7 +68,7 @@ class WorkerPool(Executor):
             if self._closed:
                 raise RuntimeError("the pool is shut down")
             self._waiting.append(work)
-            # An idle thread that was notified counts as idle until it wakes up, so compare with all waiting calls.
+            # A notified thread counts as idle until it wakes up, so compare the idle threads with all waiting calls.
             if self._idle >= len(self._waiting):
                 self._changed.notify()
             else:
@@ -76,7 +76,7 @@ class WorkerPool(Executor):
         return work.future
 
     def give_up(self, future: Future[Any]) -> None:
-        """Abandon a call: cancel it if it has not started, else stop counting it."""
+        """Abandon a call: cancel it if it has not started; else let it run on without counting its thread."""
         if future.cancel():
             return
         with self._changed:

@@ -1,8 +1,8 @@
-"""Runs pieces of code as the module ``__main__``, inside the sandbox.
+"""Runs pieces of code (cells) as the module ``__main__``, inside the sandbox.
 
-A run ends like a script: its threads are joined, its ``atexit`` functions are called and its objects are released.
-In a session this happens only in forked children. Differences from a script: the value of a last expression is
-printed, and there is no ``__file__``.
+A run ends like a script: its threads are joined, its ``atexit`` functions are called and its objects are released. In
+a session (variables persist between runs) this happens only in children that the code forks. Differences from a script:
+if the last statement is an expression, its value is printed; and there is no ``__file__``.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from typing import Any, NamedTuple
 
 from turntree.envs.sandbox import frames
 
-#: The only ``from __future__`` import that changes something in Python 3.
+#: Compiler flag of the only ``from __future__`` import that has an effect in Python 3.
 _FUTURE = __future__.annotations.compiler_flag
 
 
 class Ended(NamedTuple):
     status: str  #: ``ok``, ``error`` or ``memory``
-    error: str = ""  #: a traceback, or empty
-    exit_code: int = 0  #: exit code of a script that ends this way
+    error: str = ""  #: a traceback; empty if there was no error
+    exit_code: int = 0  #: the exit code that a script would have
 
 
 def serve_cells(requests: int, results: int, *, session: bool, error_chars: int) -> int:
-    """Run the code of every request (in a session) or of one request, and report how it ended.
+    """Run the code of one request, or in a session of every request; report how each run ended.
 
-    The report only explains the end; the process's exit code decides whether the run succeeded.
+    The supervisor uses a report only as an explanation, because the code could forge it. Outside of a session, the exit
+    code of this process decides whether the run succeeded.
 
     Args:
         requests: Descriptor that delivers ``{"code": ...}``.
         results: Descriptor that receives ``{"status": ..., "error": ...}``.
         session: Whether to wait for another request afterwards.
-        error_chars: Characters of an error to report; the end is kept.
+        error_chars: Maximum characters of an error in the report; only the end of a longer error is kept.
 
     Returns:
-        The exit code: 1 if the only piece of code failed.
+        The exit code of this process: 1 if the code failed outside of a session.
     """
     process = os.getpid()
     main = sys.modules["__main__"] = types.ModuleType("__main__")
@@ -74,15 +75,15 @@ def serve_cells(requests: int, results: int, *, session: bool, error_chars: int)
 
 
 def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) -> tuple[Ended, int]:
-    """Run one piece of code; print the value of a last expression, as a notebook does.
+    """Run one piece of code. If its last statement is an expression, print the value, as a notebook does.
 
     Args:
         flags: Compiler flags from the ``from __future__`` imports of earlier pieces.
 
     Returns:
-        How it ended, and the flags for the next piece.
+        How the run ended, and the flags for the next piece of code.
     """
-    # Tracebacks show lines of the code although it is in no file.
+    # Register the code's lines, because tracebacks read them from linecache: the code is in no file.
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     ended = Ended("ok")
     try:
@@ -111,8 +112,8 @@ def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) ->
 
 
 def finish() -> None:
-    """Shut down like the interpreter, but keep the process. Nothing else may refer to the module ``__main__``."""
-    # The order of Py_FinalizeEx: threads, atexit, then the module's objects with their finalisers.
+    """Do what the interpreter does at exit, but keep the process. No caller may keep a reference to ``__main__``."""
+    # The order is that of Py_FinalizeEx: threads, atexit, then the module's objects with their finalisers.
     steps = (threading._shutdown, atexit._run_exitfuncs, lambda: sys.modules.pop("__main__"), gc.collect)  # type: ignore[attr-defined]
     for step in steps:
         with contextlib.suppress(BaseException):
@@ -121,7 +122,7 @@ def finish() -> None:
 
 
 def _flush() -> str:
-    # Returns the first error: the code may have closed or replaced the streams.
+    # Flushes both streams and returns the first error: the code may have closed or replaced the streams.
     errors = []
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,6 +1,7 @@
 """Confinement of the calling process, step by step: namespaces, file tree, limits, identity, Landlock.
 
-Loaded inside the sandbox. Every step raises ``OSError`` if the kernel refuses it; the supervisor decides what to do.
+Loaded inside the sandbox. Landlock is the Linux module by which a process restricts its own access to files. Every step
+raises ``OSError`` if the kernel refuses it; the supervisor then decides what to do.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ from turntree.envs.sandbox import kernel
 #: readable in every sandbox, besides the interpreter's folders
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("null", "full", "random", "urandom")
-#: First user id of a range that belongs to nobody; each sandbox of a root caller takes one.
+#: First id of a range of unused user ids. If the caller is root, each sandbox runs under one of these ids.
 _FOREIGN_IDS = 1_000_000_000
 _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
-# Landlock (Linux 5.13): numbers of linux/landlock.h. Later versions of the interface are used if the kernel has them.
+# Landlock (Linux 5.13): system-call numbers, and constants of linux/landlock.h. The newest version of the interface
+# that the kernel has is used.
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
-#: all access rights of files, by the version that introduced them
+#: version of Landlock's interface -> bit mask of all access rights of files that this version knows
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _NETWORK, _SCOPES = 3, 3
-"""Binding and connecting TCP (version 4); abstract sockets and signals to processes outside (version 6)."""
+"""Bit masks of what is forbidden: TCP bind and connect (version 4), abstract sockets and signals to outside (6)."""
 
 
 def enter_namespaces() -> bool:
     """Leave the parent's file tree, process tree (from the next child on), network and host name.
 
     Returns:
-        Whether other user ids exist inside; not if an unprivileged user had to create a user namespace.
+        Whether the process can change to another user id. An unprivileged user needs a user namespace, which has only
+        the user's own id.
     """
     user, group = os.getuid(), os.getgid()
     if user == 0:
@@ -53,10 +56,10 @@ def enter_namespaces() -> bool:
 
 
 def lock_files(folder: str, paths: list[str]) -> bool:
-    """Give up all files except the system's and ``paths`` (read only) and those in ``folder``.
+    """Give up access to all files except ``SYSTEM`` and ``paths`` (both read-only) and the files in ``folder``.
 
     Returns:
-        Whether the kernel supports it.
+        Whether the kernel supports Landlock.
     """
     devices = [f"/dev/{name}" for name in _DEVICES]
     return _keep_only([*SYSTEM, *paths, *devices], [folder, "/dev/null"])
@@ -66,28 +69,28 @@ def _keep_only(readable: Iterable[str], writable: Iterable[str]) -> bool:
     """Give up access, for good, to every file that does not lie below one of the paths.
 
     Args:
-        readable: Paths to read from and to execute programs from; missing or invisible ones are skipped.
+        readable: Paths to read from and to execute programs from; missing and inaccessible paths are skipped.
         writable: Paths with all rights.
 
     Returns:
         Whether the kernel supports Landlock. The caller must have set ``no_new_privs``.
 
     Raises:
-        OSError: If the kernel supports it but refuses.
+        OSError: If the kernel supports Landlock but refuses the rules.
     """
     version = kernel.call(_CREATE, None, 0, 1)  # LANDLOCK_CREATE_RULESET_VERSION
     if version < 1:
         return False
     rights = _RIGHTS[max(since for since in _RIGHTS if since <= version)]
-    # An older kernel refuses a longer struct, so the fields that it does not know are cut off: file rights (8 bytes)
-    # since version 1, network since version 4, scopes since version 6.
+    # A kernel refuses a struct with fields that it does not know, so pass only the fields of its version: file rights
+    # (8 bytes) since version 1, network (8 bytes) since version 4, scopes (8 bytes) since version 6.
     sizes = {1: 8, 4: 16, 6: 24}
     size = sizes[max(since for since in sizes if since <= version)]
     rules = struct.pack("QQQ", rights, _NETWORK, _SCOPES)[:size]
     ruleset = kernel.checked(kernel.call(_CREATE, rules, size, 0), "landlock_create_ruleset")
     for paths, allowed in ((readable, _EXECUTE | _READ_FILE | _READ_DIR), (writable, rights)):
         for path in paths:
-            # Every right that is handled but not allowed here is refused below, so a skipped path stays closed.
+            # Landlock refuses every right in the ruleset that no rule allows, so a skipped path stays closed.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 _allow(ruleset, path, allowed & rights)
     kernel.checked(kernel.call(_RESTRICT, ruleset, 0), "landlock_restrict_self")
@@ -97,7 +100,7 @@ def _keep_only(readable: Iterable[str], writable: Iterable[str]) -> bool:
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    # The kernel refuses a rule that gives rights of folders, such as READ_DIR, to a file.
+    # The kernel refuses a rule that gives a file a right that only folders have, such as READ_DIR.
     if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
         rights &= _OF_FILES
     rule = struct.pack("=Qi", rights, descriptor)
@@ -106,25 +109,25 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
-    """Replace the file tree by an empty one in memory, with parts of the old one mounted read-only.
+    """Replace the file tree by an empty tree in memory, with parts of the old tree mounted read-only.
 
     Args:
         paths: Folders and files to keep besides the system's libraries.
     """
-    # Open everything to keep before the new root hides it. /bin and /lib are often symbolic links into /usr: they are
+    # Open every path to keep before the new root hides it. /bin and /lib are often symbolic links into /usr; links are
     # created again instead of being mounted.
     kept = [(path, os.open(path, os.O_PATH)) for path in _outermost([*SYSTEM, *paths]) if not os.path.islink(path)]
     links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
     devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in _DEVICES]
     # Private: no mount of this process appears in the parent's namespace. pivot_root also refuses shared mounts.
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-    root = "/tmp"  # any folder that exists everywhere; the tmpfs mounted there becomes "/"
+    root = "/tmp"  # exists on every system; the tmpfs mounted on it becomes "/"
     # nr_inodes limits the number of files: empty files would use kernel memory that disk_bytes does not count.
     options = f"size={disk_bytes},nr_inodes=10000,mode=755"
     kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
     for path, descriptor in kept:
         _bind(descriptor, root + path)
-        # A bind mount ignores MS_RDONLY, and a remount would leave the mounts below it writable.
+        # A bind mount ignores MS_RDONLY, and remounting it read-only would leave mounts inside it writable.
         kernel.make_read_only(root + path)
     for name, descriptor in devices:
         _bind(descriptor, f"{root}/dev/{name}")
@@ -135,12 +138,12 @@ def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     for folder in ("tmp", "dev/shm"):
         os.chmod(f"{root}/{folder}", 0o1777)
-    # A new proc shows only the processes of this process tree. Refused in containers that hide parts of /proc;
-    # the sandbox then has an empty /proc.
+    # The new /proc shows only the processes of this process tree. In containers that hide parts of /proc, the kernel
+    # refuses the mount, and the sandbox has an empty /proc.
     with contextlib.suppress(OSError):
         kernel.mount("proc", f"{root}/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
     kernel.pivot_root(root, f"{root}/old")
-    os.chdir("/tmp")  # before the detach: the working folder still lies in the old tree
+    os.chdir("/tmp")  # before the old tree is detached, because the working folder still lies in it
     kernel.detach("/old")
     os.rmdir("/old")
 
@@ -150,7 +153,7 @@ def foreign_id(number: int) -> int | None:
 
 
 def limit_resources(limits: dict[str, Any]) -> None:
-    # RLIMIT_AS counts address space that was reserved before, so the interpreter's own is added to the limit.
+    # RLIMIT_AS also counts the address space that the interpreter has already reserved, so add that to the limit.
     memory = limits["memory_bytes"] + _address_space()
     for kind, bound in (
         (resource.RLIMIT_AS, memory),
@@ -160,7 +163,7 @@ def limit_resources(limits: dict[str, Any]) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NPROC, limits["processes"]),
     ):
-        # Only root may raise a hard limit, so a lower one that the caller has set stays.
+        # Only root may raise a hard limit, so keep a lower hard limit that the caller has.
         highest = resource.getrlimit(kind)[1]
         bound = bound if highest == resource.RLIM_INFINITY else min(bound, highest)
         resource.setrlimit(kind, (bound, bound))
@@ -169,11 +172,11 @@ def limit_resources(limits: dict[str, Any]) -> None:
 def give_up_identity(user: int | None, paths: list[str], *, reads_all: bool) -> str:
     """Change to another user, if one is given, and drop all privileges.
 
-    Python may lie in a folder that this user may not read, such as root's home. With ``reads_all``, the process then
-    keeps the privilege to read any file; the caller must restrict it to ``paths`` with Landlock.
+    Python may lie in a folder that the new user may not read, such as root's home. With ``reads_all``, the process then
+    keeps the privilege to read any file; the caller must restrict the process to ``paths`` with Landlock.
 
     Returns:
-        The first of ``paths`` that is readable only with this privilege; empty if the privilege was dropped.
+        The first of ``paths`` that the process can read only with this privilege; empty if the privilege was dropped.
 
     Raises:
         OSError: For example, if the user cannot read the interpreter's library.
@@ -181,8 +184,8 @@ def give_up_identity(user: int | None, paths: list[str], *, reads_all: bool) -> 
     paths = [path for path in (os.__file__, *paths) if os.path.exists(path)]
     closed = ""
     if user is not None:
-        # Capabilities must survive setresuid, because one of them may be needed to read Python. The groups come first:
-        # without uid 0 they could no longer be changed.
+        # Capabilities must survive setresuid, because the one to read any file may be needed. Drop the groups before
+        # the user id: without user id 0, groups can no longer be changed.
         kernel.keep_capabilities()
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -200,13 +203,13 @@ def _address_space() -> int:
 
 
 def _outermost(paths: list[str]) -> list[str]:
-    # The existing paths that do not lie inside another of them.
+    # Returns the existing paths that do not lie inside another of the paths.
     real = sorted({path.rstrip("/") for path in paths if os.path.exists(path)} - {""})
     return [path for path in real if not any(path.startswith(f"{other}/") for other in real)]
 
 
 def _bind(descriptor: int, target: str) -> None:
-    # The path of the source may be hidden by the new root already; its descriptor is not.
+    # The new root may already hide the source's path, but the open descriptor still works.
     source = f"/proc/self/fd/{descriptor}"
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)

@@ -1,7 +1,8 @@
-"""Runs Python code in a Docker container: opt-in, for stronger isolation.
+"""Runs Python code in a Docker container: an alternative to ``PythonSandbox`` with stronger isolation.
 
-Docker limits files, processes, network, memory and process count. This module enforces the deadline: it kills the
-container by name. Not covered: holes in the kernel or in Docker, sessions, a limit on file size other than memory.
+Docker isolates files, processes and network, and limits memory and the number of processes. This module enforces the
+deadline: it kills the container by name. Not covered: holes in the kernel or in Docker. Not supported: sessions, and a
+limit on file size (files count as memory).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from turntree.envs.errors import SandboxError
 from turntree.envs.sandbox.settings import CodeResult, CodeStatus, SandboxLimits
 
 _DOCKER_FAILED = (125, 126, 127)
-_KILLED = 137  #: SIGKILL, in practice by the memory limit
+_KILLED = 137  #: exit code after SIGKILL, which in practice means that the memory limit was exceeded
 
 
 class DockerSandbox:
@@ -98,7 +99,7 @@ class DockerSandbox:
     def _kill(self, name: str, process: subprocess.Popen[bytes]) -> int:
         command = [self.docker, "kill", name]
         killed = subprocess.run(command, capture_output=True, timeout=self.start_seconds, check=False)
-        process.kill()  # the docker client, which may outlive its container
+        process.kill()  # the docker command-line client, which may outlive its container
         exit_code = process.wait()
         if killed.returncode:
             raise SandboxError(f"container {name} could not be killed: {killed.stderr.decode(errors='replace')[-500:]}")

@@ -1,6 +1,6 @@
-"""Length-prefixed JSON over file descriptors, the protocol between the sandbox's processes.
+"""Length-prefixed JSON messages (frames) over file descriptors, the protocol between the sandbox's processes.
 
-Imports nothing of the project, because it is loaded inside the sandbox too.
+Imports nothing else from turntree, because this module is also loaded inside the sandbox.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import struct
 from typing import Any
 
 _HEADER = struct.Struct("!I")
-_MAX_BYTES = 1 << 28  # of messages between trusted processes
+_MAX_BYTES = 1 << 28  # maximum size of messages between trusted processes
 
 
 class Closed(Exception):
-    """The other side is gone, or sent something that is not a frame."""
+    """The other process has closed the descriptor, or sent something that is not a frame."""
 
 
 class Collector:
-    """Collects one message that arrives in pieces from an untrusted side."""
+    """Collects one message that arrives in pieces from an untrusted process."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -29,7 +29,7 @@ class Collector:
         """Add received bytes and return the message once it is complete; bytes after it are dropped.
 
         Raises:
-            Closed: If it is not a message, or longer than the maximum.
+            Closed: If the data are not a message, or the message is longer than the maximum.
         """
         self._data += data
         if len(self._data) < _HEADER.size:

@@ -1,4 +1,4 @@
-"""System calls that Python does not offer. Linux only; loaded inside the sandbox too."""
+"""System calls that Python does not offer. Linux only; also loaded inside the sandbox."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR, _CLONE3 = 442, 435
 _AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_DENIED = {  # socket, ptrace, (u)mount, pivot_root, unshare, setns, keys, bpf, perf, modules, kexec, other memory
+_DENIED = {  # socket, ptrace, (u)mount, pivot_root, unshare, setns, keys, bpf, perf, modules, kexec, process_vm_*
     "x86_64": (41, 101, 165, 166, 155, 272, 308, 248, 249, 250, 321, 298, 323, 175, 313, 246, 304, 310, 311),
     "aarch64": (198, 117, 40, 39, 41, 97, 268, 217, 218, 219, 280, 241, 282, 105, 273, 104, 265, 270, 271),
 }
-_HOARDS = {  # memory that belongs to no process: memfd, System V's segments, messages and semaphores, POSIX's messages
+_HOARDS = {  # calls for memory charged to no process: memfd, System V segments, messages and semaphores, POSIX messages
     "x86_64": (319, 29, 68, 64, 240),
     "aarch64": (279, 194, 186, 190, 180),
 }
-_TIMERS = {"x86_64": 222, "aarch64": 107}  # timer_create: its signal may be the one that wakes a stopped process
+_TIMERS = {"x86_64": 222, "aarch64": 107}  # timer_create: a timer could send SIGCONT, which wakes a stopped process
 _IO_URING, _MEMFD_SECRET = (425, 426, 427), 447
 _CLONE, _FCNTL, _MMAP = {"x86_64": 56, "aarch64": 220}, {"x86_64": 72, "aarch64": 25}, {"x86_64": 9, "aarch64": 222}
 _F_SETSIG = 10
@@ -42,7 +42,7 @@ def checked(result: int, what: str) -> int:
 
 
 def call(number: int, *arguments: int | bytes | None) -> int:
-    """Make a system call that libc has no function for."""
+    """Make a system call for which libc has no function."""
     return int(_libc.syscall(number, *arguments))
 
 
@@ -83,25 +83,27 @@ def keep_capabilities() -> None:
 
 
 def renounce_privileges(*, but_to_read: bool = False) -> None:
-    """Drop all capabilities for good; ``but_to_read`` keeps the one that reads any file and folder."""
+    """Drop all capabilities for good; with ``but_to_read``, keep the capability to read any file and folder."""
     checked(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
     header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     kept = but_to_read << _DAC_READ_SEARCH
     checked(_libc.capset(header, struct.pack("6I", kept, kept, kept, 0, 0, 0)), "capset")
-    if but_to_read:  # ambient: programs that it starts keep the capability, too
+    if but_to_read:  # ambient: programs that the process starts keep the capability
         checked(_libc.prctl(_AMBIENT, _AMBIENT_RAISE, _DAC_READ_SEARCH, 0, 0), "PR_CAP_AMBIENT_RAISE")
 
 
 def filter_calls() -> bool:
     """Refuse, for good, system calls for sockets, mounts, tracing, namespaces, keys and the like.
 
-    Also refuses calls for memory that is charged to no process, and for signals without a sender.
+    Also refuses calls that allocate memory charged to no process, and calls by which the kernel sends signals later
+    (timers, for example), because these would wake a stopped process.
 
     Returns:
-        Whether the machine's architecture is known and its kernel accepted the filter.
+        Whether the filter is active: the machine's architecture is known and the kernel accepted the filter.
     """
     # A classic BPF program over struct seccomp_data: call number at offset 0, architecture at 4, arguments from 16 on.
-    # Opcodes: 0x20 load, 0x15 jump if equal, 0x35 jump if greater or equal, 0x54 and, 0x06 return.
+    # A step is (opcode, instructions to skip if true, if false, operand). Opcodes: 0x20 load, 0x15 jump if equal, 0x35
+    # jump if greater or equal, 0x54 and, 0x06 return.
     machine = platform.machine()
     if machine not in _DENIED:
         return False
@@ -117,9 +119,9 @@ def filter_calls() -> bool:
         (0x15, 1, 0, _AUDIT_ARCH[machine]),
         (0x06, 0, 0, 0x80000000),  # kill on another architecture
         (0x20, 0, 0, 0),  # load the call's number
-        (0x35, 0, 1, 0x40000000),  # the x32 interface uses other call numbers
+        (0x35, 0, 1, 0x40000000),  # refuse the x32 interface, which uses other call numbers
         (0x06, 0, 0, refused),
-        (0x15, 0, 1, _CLONE3),  # its flags cannot be read here; libc falls back to clone
+        (0x15, 0, 1, _CLONE3),  # a filter cannot read clone3's flags; if clone3 is missing, libc uses clone
         (0x06, 0, 0, missing),
     ]
     for number in denied:

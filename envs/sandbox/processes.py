@@ -1,4 +1,4 @@
-"""The processes below this one, read from /proc. Loaded inside the sandbox too."""
+"""The descendants of the calling process, read from /proc. Also loaded inside the sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 
-_PATIENCE = 10.0  #: seconds within which killed processes must be gone, and stopped processes must have stopped
+_PATIENCE = 10.0  #: seconds to wait until killed processes are gone, or until signalled processes have stopped
+# Memory lines of /proc/PID/status, and of /proc/PID/smaps_rollup.
 _HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
 _PARTS = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:", b"Private_Hugetlb:", b"Shared_Hugetlb:")
 
@@ -31,12 +32,13 @@ def descendants(root: int) -> list[int]:
 
 
 def holds_more(pids: Iterable[int], bound: int) -> bool:
-    """Return whether processes together hold more than ``bound`` bytes of memory, swapped or not, without files.
+    """Return whether processes together hold more than ``bound`` bytes of memory (RAM and swap, no mapped files).
 
-    Pages shared by several processes count once. The exact figure is expensive, so it is computed only if the simple
-    sum exceeds ``bound``.
+    Pages shared by several processes count once. The exact sum is expensive, so it is computed only if a cheap upper
+    bound exceeds ``bound``.
     """
-    # smaps_rollup is slow: the kernel visits every page. status has the sums ready, but counts shared pages repeatedly.
+    # /proc/PID/smaps_rollup is exact but slow, because the kernel visits every page. /proc/PID/status is fast, but
+    # counts a shared page once per process.
     pids = list(pids)
     each = [_kilobytes(f"/proc/{pid}/status", _HELD) or 0 for pid in pids]
     if sum(each) << 10 <= bound:
@@ -46,7 +48,8 @@ def holds_more(pids: Iterable[int], bound: int) -> bool:
 
 
 def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
-    # Sums the lines that begin with one of ``names``; 0 if the process is gone, None if the file cannot tell.
+    # Sums the numbers of the lines that begin with one of ``names``. Returns 0 if the process is gone, and None if the
+    # file may not be read or lacks these lines.
     try:
         with open(path, "rb") as file:
             lines = file.readlines()
@@ -59,7 +62,7 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
 
 
 def files_hold_more(folder: str, pids: Iterable[int], bound: int, *, count: int) -> bool:
-    """Return whether the folder's files and open deleted files exceed ``bound`` bytes or ``count`` files."""
+    """Return whether the folder's files and the processes' open deleted files exceed the limits on bytes or files."""
     sizes: dict[tuple[int, int], int] = {}  # by device and inode, so that hard links count once
     for found in itertools.chain(_lying_in(folder), *map(_open_without_name, pids)):
         sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
@@ -93,7 +96,7 @@ def freeze_descendants() -> bool:
         _signal(below, signal.SIGSTOP)
         if not all(_is_still(pid) for pid in below):
             stopped = []
-        elif below == stopped:  # two equal lists: no process was forked while its parent was being stopped
+        elif below == stopped:  # the same list twice: no process was forked while its parent was being stopped
             return True
         else:
             stopped = below
@@ -123,7 +126,8 @@ def _is_still(pid: int) -> bool:
 
 
 def _stat(path: str) -> list[bytes]:
-    # Fields from the state on; the name before it may contain blanks and parentheses. Empty if the process is gone.
+    # Returns the fields after the process's name, which may contain blanks and parentheses; the first is the state.
+    # Empty if the process is gone.
     try:
         with open(path, "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -138,12 +142,13 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def kill_descendants() -> bool:
-    """Kill and reap all descendants; return whether all are gone. Only for the process that adopts orphans."""
+    """Kill and reap all descendants; return whether all are gone. The caller must be a subreaper (adopt orphans)."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         _signal(descendants(os.getpid()), signal.SIGKILL)
         try:
-            # Reap everything, or dead children would remain in the list; no child at all raises ChildProcessError.
+            # Reap dead children, which would otherwise stay in the list. waitpid raises ChildProcessError when no child
+            # is left.
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:

@@ -4,30 +4,30 @@ Covered, on Linux and without root:
 
 - no inherited environment variables, open files or working folder
 - limits on wall time, CPU time, file size, process count and output
-- a limit on the memory of all processes together, with shared pages counted once; no memory can be allocated outside
-  of processes (no shared mappings without a file, no memfd, no System V segments)
-- every process that the code started is killed afterwards, even if its parent has changed; in a session all
-  processes are stopped between two calls
-- the kernel's report of the process decides how a run ended; the process's own report only explains it
+- a limit on the memory of all processes together, with shared pages counted once; memory that no process is charged
+  for cannot be allocated (no shared mappings without a file, no memfd, no System V segments)
+- every process that the code started is killed afterwards, even if its parent has died; in a session (variables
+  persist from run to run) all processes are stopped between two runs instead
+- the exit status from the kernel decides whether a run succeeded; the process's own report only adds an explanation
 - with namespaces (tried first): a separate file tree in memory with the system's and the interpreter's libraries
   read-only; no other process and no network is visible
-- without namespaces, from Linux 5.13 on: Landlock, so only these files can be read, only one folder can be written,
-  and (from 6.12 on) no process outside can be signalled
+- without namespaces, from Linux 5.13 on: Landlock (a process's own limit on its file access), so only these libraries
+  can be read, only one folder can be written, and (from 6.12 on) no process outside can be signalled
 - a system-call filter: no sockets, mounts, tracing, new namespaces, keys, BPF
-- if the caller is root, the code runs under a separate user id. Without namespaces it may then read the interpreter's
-  and the system's folders whatever their mode, if that user could not read the interpreter (only under Landlock and
-  the filter)
+- if the caller is root, the code runs under a separate user id. If this user may not read the interpreter and there are
+  no namespaces, the code may read the interpreter's and the system's folders whatever their mode; this requires
+  Landlock and the filter
 
 If the kernel refuses namespaces, ``isolation="auto"`` warns and uses a separate process. Set
 ``TURNTREE_ISOLATION=namespaces`` to forbid that.
 
-Not covered: holes in the kernel, timing side channels, secrets inside the interpreter's or the system's folders. In a
-separate process (``isolation`` is then ``process``): names, owners and modes of files outside; without Landlock
-(``files`` is then ``True``) also the contents of files that the user may read, and world-writable folders; before
-Linux 6.12, a caller that is not root shares its user, and therefore its process limit and its signals, with the code.
-Code in a session can end its own call early, and processes left running by one call continue in the next. Memory and
-process count are checked twenty times per second. For hostile code on a machine that matters, use ``DockerSandbox``
-or a separate machine.
+Not covered: holes in the kernel, timing side channels, secrets inside the interpreter's or the system's folders.
+Without namespaces (``isolation`` is then ``process``), the code can see names, owners and modes of files outside.
+Without Landlock (``files`` is then ``True``), it can also read files that the user may read and write to world-writable
+folders. Before Linux 6.12, code of a caller that is not root shares the caller's user, so it counts in the caller's
+process limit and can signal the caller's processes. Code in a session can end its own run early, and processes left
+running by one run continue in the next run. Memory and process count are checked only twenty times per second. For
+hostile code on a machine that matters, use ``DockerSandbox`` or a separate machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from turntree.envs.sandbox.settings import VARIABLE, CodeResult, CodeStatus, Iso
 
 _GRACE = 15.0  #: seconds after a run's deadline within which the supervisor must answer
 _START_SECONDS = 30.0
-# Stub packages: the supervisor imports the sandbox's modules without the __init__ files, which import everything.
+# Stub packages, so that the supervisor imports the sandbox's modules without the packages' __init__ files, which would
+# import all of turntree.
 _BOOT = """
 import sys, types
 for name, path in (("turntree", []), ("turntree.envs", []), ("turntree.envs.sandbox", [{folder!r}])):
@@ -92,9 +93,10 @@ class PythonSandbox:
         Args:
             isolation: How code is isolated; the variable ``TURNTREE_ISOLATION`` may define what ``auto`` means.
             session: Whether variables, threads and processes persist from run to run, until a run is stopped or dies.
-                They are stopped between runs. Without a session every run starts from scratch.
-            packages: Whether the code may import packages installed for this interpreter.
-            python: Interpreter that runs the code, 3.10 or newer; any other than this one needs ``packages=False``.
+                Threads and processes are stopped between runs. Without a session every run starts from scratch.
+            packages: Whether the code may import packages installed for the running interpreter.
+            python: Interpreter for the code, 3.10 or newer. An interpreter other than the running one needs
+                ``packages=False``.
         """
         self.limits = limits or SandboxLimits()
         self.wanted = Isolation.wanted(isolation)
@@ -102,19 +104,19 @@ class PythonSandbox:
         self.packages = packages
         self.python = python
         self.isolation: Isolation | None = None
-        """Isolation in force; ``None`` before the first run."""
+        """Isolation that is in effect; ``None`` before the first run."""
         self.network: bool | None = None
         """Whether the code could reach a network; ``None`` before the first run."""
         self.files: bool | None = None
         """Whether the code could read files of this machine that its user may read; ``None`` before the first run."""
         self.refused = ""
-        """Why there are no namespaces."""
+        """Reason why the sandbox has no namespaces; empty if it has them."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     @property
     def supervisor_pid(self) -> int | None:
-        """Process id of the supervisor, the parent of all processes; ``None`` if it does not run."""
+        """Process id of the supervisor, the parent of all the sandbox's processes; ``None`` if none is running."""
         return self._process.pid if self._process is not None else None
 
     def run(self, code: str) -> CodeResult:
@@ -197,7 +199,7 @@ class PythonSandbox:
         return process
 
     def weakness(self) -> str:
-        """Describe how isolation is weaker than namespaces, and why; empty if namespaces are in force."""
+        """Describe how the isolation is weaker than with namespaces, and why; empty with namespaces."""
         if self.isolation is not Isolation.PROCESS:
             return ""
         seen = "it can read every file that its user may read, including the answers of data sets"
@@ -239,7 +241,7 @@ class PythonSandbox:
         return answer
 
     def _leave(self, *, patience: float = _GRACE) -> None:
-        # Ending the supervisor ends everything below it.
+        # The supervisor kills all its descendants before it ends.
         process, self._process = self._process, None
         if process is None:
             return

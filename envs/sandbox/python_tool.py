@@ -1,7 +1,7 @@
 """The tool ``python``: the policy's own code in a sandbox (``turntree.envs.sandbox.python_sandbox``).
 
-The result is the printed output. An exception, a deadline or a limit is an error for the model, with its output; a
-line on the error stream is not. If the sandbox itself fails, the episode fails.
+The result is the printed output. If the code raises, or exceeds a deadline or a limit, the model gets an error with the
+output so far. Text on the error stream alone is no error. If the sandbox itself fails, the episode fails.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class CodeRunner(Protocol):
 
 
 class PythonTool(Toolset):
-    """Gives a policy Python: put it into an environment's ``toolsets``.
+    """Lets a policy run Python code: put a ``PythonTool`` into an environment's ``toolsets``.
 
-    With ``session``, variables persist between the calls of an episode. A snapshot then keeps the pieces of code, and
-    the restored episode reruns them before its next call.
+    With ``session``, variables persist between the calls of an episode. A snapshot then stores the code of the earlier
+    calls, and a restored episode reruns this code before its next call.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class PythonTool(Toolset):
         raise ToolError(text)
 
     def make_runner(self) -> CodeRunner:
-        """Create the code runner; override to use another one."""
+        """Create the code runner; override this method to use another kind of sandbox."""
         return PythonSandbox(**self._settings)
 
     def exposure(self) -> str:
-        """Describe how the code could read this machine's files; empty if isolation was requested by name.
+        """Describe how the code could read this machine's files; empty if the caller named an isolation, not ``auto``.
 
         Raises:
             SandboxError: If code cannot be confined here.

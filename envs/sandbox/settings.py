@@ -39,7 +39,7 @@ class CodeStatus(StrEnum):
     ERROR = "error"  #: an exception, or an exit code other than 0
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    PROCESSES = "processes"  #: too many processes at once
+    PROCESSES = "processes"  #: the code had too many processes at once
     KILLED = "killed"  #: ended by a signal
 
 
@@ -49,12 +49,12 @@ class SandboxLimits:
 
     seconds: float = 10.0  #: wall time
     cpu_seconds: int = 10  #: CPU time of each process
-    #: address space of each process beyond the interpreter's own, and memory of all processes together
+    #: limit on two things: each process's address space beyond the interpreter's, and the memory of all processes
     memory_bytes: int = 512 * MEGABYTE
     file_bytes: int = 16 * MEGABYTE  #: size of one file
     disk_bytes: int = 64 * MEGABYTE  #: size of all files together
     processes: int = 16  #: processes and threads at once
-    output_bytes: int = 32_768  #: kept of each output stream; more is read, counted and dropped
+    output_bytes: int = 32_768  #: bytes kept of each output stream; further output is counted and dropped
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -73,7 +73,7 @@ class CodeResult:
     status: CodeStatus
     stdout: str  #: output and the value of the last expression; cut at the end if too long
     stderr: str  #: output on the error stream; cut at the end if too long
-    error: str = ""  #: traceback, or the reason of a failure
+    error: str = ""  #: traceback, or the reason why the run failed
     dropped_bytes: int = 0  #: bytes of output beyond the limit
 
     @property

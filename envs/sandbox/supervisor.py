@@ -19,12 +19,12 @@ from typing import Any
 from turntree.envs.sandbox import frames, kernel, processes, worker
 from turntree.envs.sandbox.processes import descendants, kill_descendants
 
-_WATCH_SECONDS = 0.05
-_CHUNK = 1 << 18
-_FILES = 10_000  #: Maximum number of files of a run without its own file tree, which has a separate limit.
+_WATCH_SECONDS = 0.05  #: seconds between two checks of memory, processes and files
+_CHUNK = 1 << 18  #: bytes to read at once
+_FILES = 10_000  #: maximum number of files of a run without namespaces; with namespaces, the file tree has a limit
 _END_SECONDS = 2.0  #: seconds within which a worker that has nothing more to report must end
-_STIRRED = 5  #: Clock ticks that stopped processes may seem to use: the tick in which they are stopped is charged late.
-_CHANNEL = "channel"
+_STIRRED = 5  #: clock ticks that stopped processes may seem to use, because the kernel charges their last tick late
+_CHANNEL = "channel"  #: reason to kill code that wrote to the worker's pipes or closed them
 
 
 class Supervisor:
@@ -38,12 +38,13 @@ class Supervisor:
         self.worker: worker.Worker | None = None
         self.network = self.files = True
         self.used = 0
-        """Clock ticks that a session had used when it was stopped."""
+        """CPU time in clock ticks that the session's processes had used when they were stopped."""
 
     def begin(self) -> dict[str, Any]:
-        """Start the first worker; report the isolation in force, or ``failed``.
+        """Start the first worker (the process that runs the code); report the isolation in effect.
 
-        ``refused`` is the reason why there are no namespaces.
+        If no worker could be started, the report has only ``failed``, the reason. Otherwise its ``refused`` is the
+        reason why there are no namespaces.
         """
         refused = reason = self._start()
         if reason and self.config["isolation"] == "auto":
@@ -63,7 +64,7 @@ class Supervisor:
             return {"failed": reason}
         assert self.worker is not None
         run = _Run(self.worker, self.config)
-        # CPU time used since the last call means that a process was woken between the calls.
+        # If CPU time was used since the last run, a process was woken between the runs.
         if self.used:
             if processes.ticks(descendants(os.getpid())) > self.used + _STIRRED:
                 run.killed_for = "restless"
@@ -88,7 +89,7 @@ class Supervisor:
         return clean
 
     def _start(self) -> str:
-        # Returns the reason if the worker could not be started, else an empty text.
+        # Returns the reason why the worker could not be started; empty if it runs.
         if not self.namespaces:
             self.config["folder"] = tempfile.mkdtemp(prefix="turntree-sandbox-")
         self.worker = worker.start(self.config, namespaces=self.namespaces)
@@ -105,8 +106,8 @@ class Supervisor:
 
 
 class _Run:
-    # The code shares its process with the worker that reports for it, so a report is only an explanation. A run
-    # succeeds if its process exits with 0, or if, in a session, the process stays alive.
+    # The code runs in the worker's process and can forge the worker's report, so a report only explains a result. A run
+    # succeeds if the worker exits with 0, or, in a session, if the worker reports "ok" and stays alive.
 
     def __init__(self, running: worker.Worker, config: dict[str, Any]) -> None:
         self.worker = running
@@ -115,7 +116,7 @@ class _Run:
         self.folder = config["folder"]
         self.kept = {running.stdout: bytearray(), running.stderr: bytearray()}
         self.dropped = 0
-        self.killed_for = ""
+        self.killed_for = ""  # reason why the code was killed, a key in _explain; empty if it was not
         self.report: dict[str, Any] | None = None
         self.exit_code: int | None = None
         self._collector = frames.Collector(_max_report_bytes(self.limits["output_bytes"]))
@@ -127,7 +128,7 @@ class _Run:
 
     def result(self, code: str) -> dict[str, Any]:
         self.killed_for = self.killed_for or self._wait(code)
-        # Freeze before the output is read: nothing may be written between this answer and the next call.
+        # Stop all processes before the output is read: nothing may be written between this result and the next run.
         if self.waits_for_code and not processes.freeze_descendants():
             self.killed_for = "restless"
         if self.waits_for_code and not processes.is_stopped(self.worker.last):
@@ -140,7 +141,7 @@ class _Run:
         return {"status": status, "stdout": out, "stderr": err, "error": error, "dropped": self.dropped}
 
     def _wait(self, code: str) -> str:
-        # Returns the reason why the code must be killed, or an empty text.
+        # Runs until the code ends. Returns the reason why the code must be killed; empty if it ended.
         left = memoryview(frames.pack({"code": code}))
         watched = 0.0
         with selectors.DefaultSelector() as selector, _end_of(self.worker.pid) as ended:
@@ -156,7 +157,7 @@ class _Run:
                     if reason := self._exceeded():
                         return reason
                 for key, _ in selector.select(min(self._end - now, _WATCH_SECONDS)):
-                    if key.fd == 0:  # the caller is gone: it sends nothing while code runs
+                    if key.fd == 0:  # the caller sends nothing while code runs, so it has closed the descriptor
                         raise frames.Closed
                     if key.fd == self.worker.requests:
                         left = _write_some(key.fd, left)
@@ -175,7 +176,8 @@ class _Run:
         return ""
 
     def _await_exit(self) -> str:
-        # The worker claimed to continue but is not stopped: let it end, or return the reason to kill it.
+        # The worker has reported a result, but is not stopped like a waiting process: it may be about to exit. Wait for
+        # the exit, or return the reason to kill it.
         processes.thaw_descendants()
         end = time.monotonic() + _END_SECONDS
         while not self._has_exited():
@@ -186,7 +188,7 @@ class _Run:
 
     def _read_report(self) -> bool:
         # Returns whether the worker's report is complete.
-        patience = _END_SECONDS  # of a session, for a worker that is about to end
+        patience = _END_SECONDS  # in a session, for a worker that closed its reports because it is about to end
         try:
             data = os.read(self.worker.results, _CHUNK)
             self.report = self._collector.take(data) if data else {}
@@ -205,7 +207,7 @@ class _Run:
 
     def _exceeded(self) -> str:
         below = descendants(os.getpid())
-        if len(below) > self.limits["processes"] + 3:  # the chain of worker.py and the worker itself
+        if len(below) > self.limits["processes"] + 3:  # up to three belong to the sandbox, see worker.py
             return "processes"
         if processes.holds_more(below, self.limits["memory_bytes"]):
             return "memory"
@@ -246,7 +248,7 @@ class _Run:
             return self._explain(_CHANNEL)
         if self.exit_code == 0:
             return "ok", ""
-        # The process in between exits with 128 + n if the worker was ended by signal n.
+        # If a signal n ended the worker, the process that waits for the worker exits with 128 + n.
         number = -self.exit_code if self.exit_code < 0 else self.exit_code - 128
         if number > 0:
             name = signal.Signals(number).name if number in list(signal.Signals) else str(number)
@@ -266,13 +268,13 @@ class _Run:
 
 
 def _max_report_bytes(error_chars: int) -> int:
-    # JSON writes a character in at most twelve bytes.
+    # JSON needs at most twelve bytes for a character (a surrogate pair of escapes).
     return 12 * error_chars + 1024
 
 
 @contextlib.contextmanager
 def _end_of(pid: int) -> Iterator[list[int]]:
-    # Yields a descriptor that becomes readable when the process ends; none before Linux 5.3.
+    # Yields a list with a descriptor that becomes readable when the process ends; an empty list before Linux 5.3.
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
@@ -285,7 +287,7 @@ def _end_of(pid: int) -> Iterator[list[int]]:
 
 
 def _write_some(descriptor: int, data: memoryview) -> memoryview:
-    # Writes as much as fits and returns the rest, which is empty if there is no reader.
+    # Writes as much as fits into the pipe and returns the rest; returns nothing if the pipe has no reader any more.
     try:
         return data[os.write(descriptor, data) :]
     except BlockingIOError:
@@ -297,7 +299,7 @@ def _write_some(descriptor: int, data: memoryview) -> memoryview:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's Ctrl-C is the caller's to handle
     kernel.adopt_orphans()
-    # Anything printed by accident goes to /dev/null instead of into the frames.
+    # Standard output carries the frames to the caller. Move it, so that accidental prints go to /dev/null instead.
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.set_inheritable(channel, False)

@@ -1,7 +1,7 @@
 """Starts the process that runs the code, in its confinement. Loaded inside the sandbox.
 
-Process chain: supervisor; with namespaces, one process that leaves the old namespaces and the first process of the
-new ones; the worker. Each dies with its parent.
+Without namespaces, the supervisor starts the worker, which runs the code. With namespaces there are two processes
+between them: one that leaves the old namespaces, and the first process inside the new ones. Each dies with its parent.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Worker(NamedTuple):
     pid: int  #: first process of the chain
     requests: int  #: descriptor to write code to
     results: int  #: descriptor to read results from
-    stdout: int  #: descriptor to read its output from
-    stderr: int  #: descriptor to read its error stream from
-    last: int = 0  #: last process of the chain, which runs the code; known once it is confined
+    stdout: int  #: descriptor to read the code's output from
+    stderr: int  #: descriptor to read the code's error stream from
+    last: int = 0  #: last process of the chain, which runs the code; 0 until the worker is confined
 
     def seen(self) -> Worker:
-        """Return the worker once it is confined; from then on it cannot block the supervisor."""
+        """Return a copy with ``last``, once the worker is confined; make the descriptors non-blocking."""
         for descriptor in (self.requests, self.results):
             os.set_blocking(descriptor, False)
         return self._replace(last=[self.pid, *descendants(self.pid)][-1])
@@ -72,11 +72,11 @@ def _become_worker(
             os.chown(folder, user, user)
         os.chdir(folder)
         os.setsid()
-        # The order matters: limits, change of identity and filter each forbid something that an earlier step needs.
+        # The order matters: each of these steps forbids system calls or access that the earlier steps need.
         _keep_only(requests, results, out, err)
         confinement.limit_resources(config["limits"])
         closed = confinement.give_up_identity(user, config["paths"], reads_all=not namespaces)
-        kernel.die_with_parent()  # a change of identity resets it
+        kernel.die_with_parent()  # set again, because a change of user resets it
         locked = namespaces or confinement.lock_files(folder, config["paths"])
         filtered = kernel.filter_calls()
         if closed and not (locked and filtered):
@@ -93,12 +93,12 @@ def _become_worker(
 
 
 def _fork_on() -> None:
-    # The child continues; this process waits for it and exits with its status.
+    # Forks and returns only in the child. The parent waits for the child and exits with the child's status.
     pid = os.fork()
     if pid == 0:
         kernel.die_with_parent()
         return
-    # The waiting process must not keep the pipes open, or their ends would never be seen.
+    # The parent must not keep the pipes open: a reader sees the end only when all copies are closed.
     for descriptor in range(256):
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -123,7 +123,7 @@ def _keep_only(requests: int, results: int, out: int, err: int) -> None:
 
 def _begin_clean(folder: str, config: dict[str, Any]) -> None:
     os.environ["HOME"] = os.environ["TMPDIR"] = folder
-    # The code may import the installed turntree, and must not find the stubs with which the sandbox was started.
+    # The code may import the installed turntree, so remove the stub packages with which the sandbox was started.
     for name in [name for name in sys.modules if name.split(".")[0] == "turntree"]:
         del sys.modules[name]
     sys.path[:] = ["", *(path for path in sys.path if path), *config["packages"]]
@@ -138,16 +138,16 @@ def _begin_clean(folder: str, config: dict[str, Any]) -> None:
 
 
 def _written_through(descriptor: int, config: dict[str, Any]) -> io.TextIOWrapper:
-    # Output is flushed at once, so that it is seen even if the process is killed.
+    # Flush output at once, so that it is not lost if the process is killed.
     buffer = _Unbuffered(io.FileIO(descriptor, "w", closefd=False))
     buffer.at_once = sys.maxsize if config["session"] else config["limits"]["output_bytes"]
     return io.TextIOWrapper(buffer, encoding="utf-8", errors="replace", write_through=True)
 
 
 class _Unbuffered(io.BufferedWriter):
-    # Writes at once and completely: a raw file may write less than it is given.
+    # Flushes every write. A raw file would not do, because its write may write only a part of the data.
 
-    at_once: int  #: Bytes still to be flushed at once. After that, output of a run that prints without end is buffered.
+    at_once: int  #: bytes left that are flushed at once; later output is buffered, for code that prints without end
 
     def write(self, data: Any, /) -> int:
         written = super().write(data)

@@ -1,7 +1,7 @@
-"""The agent's tools at the desk of a fictional airline.
+"""The agent's tools at the desk of a fictional airline. A desk is the toolset with which an agent serves customers.
 
-The tools enforce what a database can check: seats, money, the route of a booking. The agent must follow the other
-rules of the airline's policy (``airline_policy``) itself.
+The tools enforce what a database can check: seats, money, the route of a booking. The agent must obey all other rules
+of the airline's policy (``airline_policy``) itself.
 """
 
 from __future__ import annotations
@@ -222,21 +222,21 @@ class AirlineDesk(Desk):
         return day
 
     def _rebook(self, booking: Record, number: str, date: str, cabin: str, method_id: str) -> Record:
-        # Everything is checked before any change, so an error leaves the records as they were.
+        # Check everything before the first change, so that an error leaves the records unchanged.
         count = len(booking["passengers"])
         price = self._free_seats(number, date, cabin, count)["prices"][cabin]
-        difference = (price - booking["flight"]["price"]) * count  # negative: refunded
+        difference = (price - booking["flight"]["price"]) * count  # a negative difference is refunded
         self._check_funds(booking, method_id, difference)
         booking = self.database.edit("bookings", booking["booking_id"])
         self._settle(booking, method_id, difference)
-        # The seats of the old flight are returned before the booking points to the new one.
+        # Return the seats of the old flight while the booking still points to the old flight.
         self._seat(booking, 1)
         booking["flight"], booking["cabin"] = {"number": number, "date": date, "price": price}, cabin
         self._seat(booking, -1)
         return booking
 
     def _seat(self, booking: Record, change: int) -> None:
-        # change: 1 returns the seats of the booking, -1 takes them.
+        # change is 1 to return the seats of the booking, -1 to take the seats.
         flight = self.database.edit("flights", booking["flight"]["number"])
         flight["dates"][booking["flight"]["date"]]["seats"][booking["cabin"]] += change * len(booking["passengers"])
 
@@ -247,7 +247,7 @@ class AirlineDesk(Desk):
 
 
 def _code(city: str) -> str:
-    # Any other text becomes a code without flights.
+    # A text that is no known city is returned in upper case, as a code; an unknown code has no flights.
     by_name = {name.lower(): code for code, name in CITIES.items()}
     return by_name.get(city.lower(), city.upper())
 

@@ -1,7 +1,7 @@
 """Requests of customers of the fictional airline, with the calls that fulfil them.
 
-Split and index determine a task. Its calls comply with the airline's policy. If the policy forbids a wish, the
-request names an alternative, so an agent that does nothing never wins.
+Split and index determine a task. The task's calls comply with the airline's policy. If the policy forbids the
+customer's wish, the request also names an allowed alternative, so an agent that does nothing never wins.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Case(NamedTuple):
 
 
 def airline_task(split: str, index: int) -> Task:
-    # A seed of text is hashed with SHA-512, so it gives the same draws in every process.
+    # Python hashes a text seed with SHA-512, so it gives the same draws in every process.
     rng = random.Random(f"turntree/airline/{split}/{index}")
     kind = rng.choice(sorted(_WISHES))
     wish = _first(_WISHES[kind], rng)
@@ -203,7 +203,7 @@ def _day(number: str, day: str) -> Record:
 
 
 def _cheapest(booking: Record, day: str, seats: int) -> str | None:
-    # None if there is no such flight, or if two flights are equally cheap: a task has only one solution.
+    # Returns the cheapest flight. None if there is no flight, or if two are equally cheap: a task has one solution.
     cabin = booking["cabin"]
     prices = sorted(
         (flight["dates"][day]["prices"][cabin], number)

@@ -21,7 +21,7 @@ _DAYS = range(-3, 11)  #: days relative to ``TODAY`` that have flights
 
 
 class MadeTables(Tables):
-    # Another process generates the tables again instead of receiving a copy.
+    # A pickle holds no records: another process generates the tables again.
 
     __slots__ = ()
 
@@ -120,7 +120,7 @@ def _booking(chance: random.Random, customer: Record, flights: dict[str, Record]
     }
 
 
-BAG_PRICE = 40  #: dollars for a bag that is not free
+BAG_PRICE = 40  #: dollars per bag beyond the free bags
 VOUCHER = 80  #: dollars per passenger if the airline cancelled the flight
 FREE_BAGS = {"regular": 0, "silver": 1, "gold": 2}  #: per passenger, by tier; one more in business
 

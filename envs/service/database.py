@@ -1,4 +1,4 @@
-"""A database that many episodes share. An episode edits its own copies of records.
+"""A database whose records many episodes share. An episode copies a record before it edits the record.
 
 Invariant: the records read from the files are never changed, and snapshots contain only the edited copies.
 """
@@ -28,22 +28,22 @@ class Tables:
     records: Mapping[str, Mapping[str, Record]]  #: table -> key -> record
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return read_tables, (self.folder, self.domain, tuple(self.records))  # read again, not copied
+        return read_tables, (self.folder, self.domain, tuple(self.records))  # unpickling reads the files again
 
 
 def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
     """Read tables; an unchanged folder is read only once.
 
     Args:
-        folder: Holds ``db_DOMAIN_TABLE.jsonl`` with rows of ``key`` and ``value``, or ``TABLE.json`` with one
-            object, as tau-bench publishes them (also below ``data/``).
+        folder: Contains, per table, ``db_DOMAIN_TABLE.jsonl`` with rows of ``key`` and ``value``, or ``TABLE.json``
+            with one object, as published by tau-bench (possibly in a folder below ``data/``).
         domain: For example ``retail``.
 
     Raises:
         DataError: If a table is missing or malformed; the message names file and line.
     """
     files = tuple(_table_file(folder, domain, table) for table in tables)
-    # Part of the cache's key: a changed file is read again.
+    # Times of modification are part of the cache's key, so that a changed file is read again.
     modified = tuple(file.stat().st_mtime_ns for file in files)
     return _read(folder, domain, tuple(tables), files, modified)
 
@@ -94,15 +94,15 @@ class Database:
         self._edited: dict[str, dict[str, Record]] = {}
 
     def read(self, table: str, key: str) -> Record | None:
-        """Return a record, which must not be changed; ``None`` if there is none."""
+        """Return a record, which the caller must not change; ``None`` if there is no such record."""
         edited = self._edited.get(table, {}).get(key)
         return edited if edited is not None else self._tables.records[table].get(key)
 
     def edit(self, table: str, key: str) -> Record:
-        """Return the episode's own copy of a record, which may be changed.
+        """Return the episode's own copy of a record, which the caller may change.
 
         Raises:
-            KeyError: If there is none.
+            KeyError: If there is no such record.
         """
         edited = self._edited.setdefault(table, {})
         if key not in edited:
@@ -115,7 +115,7 @@ class Database:
         return record
 
     def rows(self, table: str) -> Iterator[tuple[str, Record]]:
-        """Iterate over keys and records in the order of the file, new ones last."""
+        """Iterate over keys and records in the order of the file; records added in this episode come last."""
         edited, original = self._edited.get(table, {}), self._tables.records[table]
         for key, record in original.items():
             yield key, edited.get(key, record)
@@ -123,7 +123,7 @@ class Database:
             yield key, edited[key]
 
     def changes(self) -> dict[str, dict[str, Record]]:
-        """Return the differences from the files: table -> key -> record."""
+        """Return the records that differ from the files: table -> key -> record."""
         different = {
             table: {key: record for key, record in edited.items() if record != self._tables.records[table].get(key)}
             for table, edited in self._edited.items()

@@ -11,11 +11,11 @@ from turntree.envs.tools.toolset import Toolset
 
 
 class Desk(Toolset):
-    """Base of all desks: the agent's tools over the records of one episode."""
+    """Base of all desks. A desk is the toolset with which an agent serves customers; it has the episode's records."""
 
-    #: table of the customers, and the field of other records that refers to it
+    #: name of the table of customers, and the field in other tables' records that holds a customer's id
     people: ClassVar[tuple[str, str]] = ("users", "user_id")
-    limited: ClassVar[tuple[str, ...]] = ("gift_card",)  #: sources of money that have a balance
+    limited: ClassVar[tuple[str, ...]] = ("gift_card",)  #: sources of payment that have a balance
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -68,7 +68,7 @@ class Desk(Toolset):
         raise ToolError(f"{table.removesuffix('s')} not found")
 
     def _method(self, record: Record, method_id: str) -> Record:
-        # The methods of the customer to whom the record belongs.
+        # Returns the payment methods of the customer to whom the record belongs.
         table, field = self.people
         methods: dict[str, Record] = self._find(table, record[field])["payment_methods"]
         if method_id not in methods:
@@ -93,7 +93,7 @@ class Desk(Toolset):
 
 
 def desk_after(desk: Desk, actions: Sequence[Mapping[str, Any]]) -> Desk:
-    """Return a desk after a task's own actions; actions that the tools refuse change nothing.
+    """Return a new desk on which a task's own actions have been run; actions that the tools refuse change nothing.
 
     Args:
         desk: Any desk over the same records; it stays unchanged.

@@ -27,10 +27,10 @@ Schema = Mapping[str, Any]
 
 
 def fitting_schemas(file: Path, published: Iterable[Schema], ours: Mapping[str, Schema]) -> list[dict[str, Any]]:
-    """Return the published schemas, checked against our tools of the same names.
+    """Check that published tool schemas fit the environment's tools of the same names (``ours``), and return them.
 
     Raises:
-        DataError: If a schema names no tool of ours or has other arguments; the message names file and line.
+        DataError: If a schema names an unknown tool or has other arguments; the message names file and line.
     """
     schemas = []
     for number, schema in enumerate(published, start=1):
@@ -51,7 +51,7 @@ class TauService(Service):
     """Base of tau-bench's domains: database, tasks, policy and schemas read from one folder."""
 
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"_tasks", "num_tasks", "folder"}
-    domain: ClassVar[str]  #: as in the file names
+    domain: ClassVar[str]  #: tau-bench's name of the domain, which is part of the file names
     tables: ClassVar[Sequence[str]]
     desk: ClassVar[type[Desk]]  #: the tools over ``tables``
     default_limits = Limits(max_turns=40)
@@ -91,7 +91,7 @@ class TauService(Service):
 
     @cached_property
     def _tools_json(self) -> str:
-        # Published schemas must match this environment's tools.
+        # Show the published schemas to the policy, if the folder has them; they must match this environment's tools.
         ours = {tool.name: tool.schema for tool in self.offered_tools}
         file = self.folder / f"{self.domain}_tools_schema.jsonl"
         if not file.is_file():

@@ -1,7 +1,7 @@
-"""The agent's tools at the desk of tau-bench's shop.
+"""The agent's tools at the desk of tau-bench's shop. A desk is the toolset with which an agent serves customers.
 
-Names, arguments and effects are those of tau-bench's retail domain, so its schemas and tasks can be used. The agent
-must follow rules that the database does not enforce itself (asking the customer first, one order at a time).
+Names, arguments and effects equal those of tau-bench's retail domain, so tau-bench's schemas and tasks can be used. The
+tools do not enforce all rules: for example, the agent itself must ask the customer before a change.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class RetailDesk(Desk):
         if old == payment_method_id:
             raise ToolError("the new payment method should be different from the current one")
         self._check_funds(order, payment_method_id, amount)
-        # As in tau-bench, the new payment comes before the refund in the history.
+        # The order is tau-bench's: in the payment history, the new payment comes before the refund.
         self._pay(order, payment_method_id, amount)
         self._pay(order, old, -amount)
         return order
@@ -212,7 +212,7 @@ class RetailDesk(Desk):
         _check_held(order, item_ids)
         order = self._order(order_id, "delivered")
         order["status"] = "return requested"
-        # As in tau-bench, the refund itself happens later and is not part of the task.
+        # As in tau-bench, the return is only requested here: the refund comes later and is not part of the task.
         order["return_items"] = sorted(item_ids)
         order["return_payment_method_id"] = payment_method_id
         return order
@@ -226,7 +226,7 @@ class RetailDesk(Desk):
     def _agreed(
         self, order_id: str, status: str, item_ids: Sequence[str], new_item_ids: Sequence[str], method_id: str
     ) -> tuple[Record, list[tuple[Record, Record]], float]:
-        # Checks everything, then returns the order to change, pairs of held and new item, and the price difference.
+        # Checks everything, then returns the order to change, pairs of (old item, new item), and the price difference.
         order = self._order(order_id, status, edit=False)
         swaps = self._swaps(order, item_ids, new_item_ids)
         difference = float(round(sum(new["price"] - old["price"] for old, new in swaps), 2))

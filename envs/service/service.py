@@ -21,10 +21,10 @@ class SimulatedUser(Protocol):
 
 
 class ScriptedUser:
-    """States the whole request at once, agrees to every question, and leaves when nothing is asked.
+    """A scripted customer: states the whole request at once, says yes to every question, and else leaves.
 
-    Deterministic, so an episode depends on the agent alone. Unlike a person or a model, it withholds nothing, does not
-    change its mind and does not correct the agent.
+    The customer is deterministic, so an episode depends on the agent alone. Unlike a person or a model, this customer
+    withholds nothing, never changes the request and does not correct the agent.
     """
 
     def open(self, task: Task) -> str:
@@ -39,21 +39,23 @@ class ScriptedUser:
 class Service(Env):
     """Base of customer service: an agent with tools serves a customer; the final database decides the reward.
 
-    A turn without a call is a message to the customer. When the customer leaves, the reward is 1 if the database equals
-    the one after the task's own actions and the agent told the customer all required values, else 0. A task's
-    ``metadata`` holds both: ``actions`` and ``outputs``. If the actions change nothing and there is nothing to tell,
-    the agent must look up a record and refuse, or transfer the customer if the actions do; without a lookup only if the
-    actions make none.
+    A turn without a call is a message to the customer. A task's ``metadata`` holds ``actions``, the task's own calls,
+    and ``outputs``, the values that the agent must tell the customer. When the customer leaves, the reward is 1 if the
+    database is the same as after ``actions`` and the agent has told all ``outputs``, else 0.
+
+    If ``actions`` change nothing and ``outputs`` is empty, the request must be refused. The reward is then 1 if the
+    agent looks up a record and refuses. If ``actions`` transfer the customer, the agent may do so instead, without a
+    lookup if ``actions`` look up no record.
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "simulated_user"}
 
     def __init__(self, desk: Desk, *, policy: str, simulated_user: SimulatedUser | None, **kwargs: Any) -> None:
-        """Open the service.
+        """Set up the desk, the policy and the simulated user.
 
         Args:
-            desk: A desk that belongs to no episode.
-            policy: The policy that the agent must follow.
+            desk: A desk that every episode copies.
+            policy: Text of the rules that the agent must follow.
             simulated_user: The customer that talks to the agent; ``None`` uses ``ScriptedUser``.
             **kwargs: Arguments of ``Env``.
         """
@@ -61,7 +63,7 @@ class Service(Env):
         self.toolsets = (desk,)
         self.policy = policy
         self.simulated_user = simulated_user or ScriptedUser()
-        # Another simulated user may block, for example while a model answers, and may keep state outside of snapshots.
+        # A custom simulated user may block, for example while a model answers, and may keep state outside of snapshots.
         self.step_inline = type(self).step_inline and simulated_user is None
         self.forkable = type(self).forkable and simulated_user is None
 
@@ -73,7 +75,7 @@ class Service(Env):
         )
 
     def solution(self) -> Sequence[str]:
-        """Return the task's own actions and the values to tell; empty if a refusal needs a lookup first."""
+        """Return calls of the task's own actions, and a message with the values to tell; empty without actions."""
         facts = self.current_task.metadata
         calls = [ToolCall(name=action["name"], arguments=action["kwargs"]) for action in facts["actions"]]
         told = ", ".join(facts["outputs"]) or "I am sorry, nothing more is possible"
@@ -88,7 +90,8 @@ class Service(Env):
         if answer is not None:
             return Reply(messages=[Message(role=Role.USER, content=answer)])
         task = self.current_task
-        # Any way to the same final database is right, so the task's own actions are run on a fresh desk to compare.
+        # Any calls that lead to the right final database are right, so run the task's own actions on a fresh desk and
+        # compare the databases.
         own = desk_after(desk, task.metadata["actions"])
         expected = own.database.changes()
         rewards = {
@@ -96,7 +99,8 @@ class Service(Env):
             "told": float(told(task.metadata["outputs"], self.messages)),
         }
         if not expected and not task.metadata["outputs"]:  # the request must not be fulfilled
-            # A transfer is right if the task's own actions transfer the customer, after a lookup if they make one.
+            # A transfer is right if the task's own actions transfer the customer. If these actions look up a record,
+            # the agent must have looked up a record, too.
             transferred = own.transferred and desk.transferred and (desk.looked or not own.looked)
             rewards["told"] = float(transferred or (desk.looked and refused(self.messages)))
         return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)

@@ -1,7 +1,7 @@
-"""The agent's tools at the desk of tau-bench's airline.
+"""The agent's tools at the desk of tau-bench's airline. A desk is the toolset with which an agent serves customers.
 
-Names, arguments and effects are those of tau-bench's airline domain, so its schemas and tasks can be used. The agent
-must follow rules that the database does not enforce itself (who may cancel, which bags are free).
+Names, arguments and effects equal those of tau-bench's airline domain, so tau-bench's schemas and tasks can be used.
+The tools do not enforce all rules: the agent itself must check, for example, who may cancel and which bags are free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TABLES = ("users", "reservations", "flights")
 Cabin = Literal["basic_economy", "economy", "business"]
 _NOW = "2024-05-15T15:00:00"
 _BAG, _INSURANCE = 50, 30
-"""Dollars for a bag that is not free, and for the insurance of a passenger."""
+"""Dollars per bag beyond the free bags, and per passenger for insurance."""
 _LEG: Fields = {"flight_number": str, "date": str}
 _PASSENGER: Fields = {"first_name": str, "last_name": str, "dob": str}
 _PAYMENT: Fields = {"payment_id": str, "amount": (int, float)}
@@ -153,7 +153,7 @@ class TauAirlineDesk(Desk):
             flights: Number and date of every flight, those that stay too
             payment_id: Pays or receives the difference
         """
-        # Check everything on the unchanged record; _standing makes the editable copy only afterwards.
+        # Check everything on the original record; _standing makes the editable copy only after all checks.
         old = self._find("reservations", reservation_id)
         legs, count = complete(flights, _LEG, "flights"), len(old["passengers"])
         segments = [self._kept(old, leg, cabin) or self._segment(leg, cabin, count) for leg in legs]
@@ -251,7 +251,7 @@ class TauAirlineDesk(Desk):
             reservation["payment_history"].append({"payment_id": payment_id, "amount": amount})
 
     def _spend(self, user_id: str, payment_id: str, amount: float) -> None:
-        # A certificate is used up by one payment, whatever its amount.
+        # One payment uses up a certificate, even if the amount is smaller than the certificate's.
         methods = self.database.edit("users", user_id)["payment_methods"]
         if methods[payment_id]["source"] == "certificate":
             del methods[payment_id]

@@ -15,9 +15,9 @@ CITIES = {
     **{"LGA": "New York", "MCO": "Orlando", "MIA": "Miami", "MSP": "Minneapolis", "ORD": "Chicago"},
     **{"PHL": "Philadelphia", "PHX": "Phoenix", "SEA": "Seattle", "SFO": "San Francisco"},
 }
-_NEXT_DAY = "+1"  #: suffix of the time of an arrival after midnight
-Leg = Mapping[str, Any]  #: ``flight_number`` and ``date``
-Fields = Mapping[str, type | tuple[type, ...]]  #: fields that a record in a call needs: name and type
+_NEXT_DAY = "+1"  #: suffix of the arrival time of a flight that lands after midnight
+Leg = Mapping[str, Any]  #: one flight of a reservation: ``flight_number`` and ``date``
+Fields = Mapping[str, type | tuple[type, ...]]  #: required fields of a record in a call: name -> type
 
 
 def direct(database: Database, origin: str, destination: str, day: str) -> Iterator[Record]:
@@ -30,14 +30,14 @@ def direct(database: Database, origin: str, destination: str, day: str) -> Itera
 
 
 def one_stop(database: Database, origin: str, destination: str, day: str) -> Iterator[list[Record]]:
-    """Iterate over pairs of flights, each with its date; the second leaves after the first has arrived."""
+    """Iterate over pairs of connecting flights with dates; the second flight leaves after the first arrives."""
     for stop in CITIES:
         for first in direct(database, origin, stop, day):
             arrival = first["scheduled_arrival_time_est"]
             next_day = (date.fromisoformat(day) + timedelta(days=1)).isoformat()
             then = next_day if arrival.endswith(_NEXT_DAY) else day
             for second in direct(database, stop, destination, then):
-                # Times are HH:MM:SS of one time zone (EST), so their texts compare like times.
+                # All times are HH:MM:SS in one time zone (EST), so comparing the texts compares the times.
                 if arrival.removesuffix(_NEXT_DAY) <= second["scheduled_departure_time_est"]:
                     yield [{**first, "date": day}, {**second, "date": then}]
 
@@ -60,7 +60,7 @@ def offered(database: Database, leg: Leg, cabin: str, seats: int) -> tuple[Recor
 
 
 def take_seats(database: Database, legs: Sequence[Leg], cabin: str, seats: int) -> None:
-    """Take seats, or return them if ``seats`` is negative; a flight that has left keeps its seats."""
+    """Take seats on flights, or return seats if ``seats`` is negative; flights that have left are not changed."""
     for leg in legs:
         flight = database.read("flights", str(leg["flight_number"]))
         if flight is not None and flight["dates"].get(leg["date"], {}).get("status") == "available":

@@ -1,6 +1,6 @@
 """Check whether the agent told the customer all required values.
 
-A value must be given as an answer, so listing every number does not count: a message must be short and contain few
+Listing every number does not count as telling a value. A message therefore counts only if it is short and contains few
 numbers, and the agent may introduce only few numbers that neither a tool nor the customer has named.
 """
 
@@ -14,7 +14,7 @@ from turntree.envs.message import Message, Role
 
 MAX_MESSAGE = 2_000  #: characters of a message that can count
 MAX_NUMBERS = 24  #: different numbers in a message that can count
-MAX_NEW_NUMBERS = 6  #: different numbers that the agent may introduce, besides two per required value
+MAX_NEW_NUMBERS = 6  #: different numbers that the agent may introduce, in addition to two per required value
 _NUMBER = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w-])")
 _ANY_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _REFUSAL = re.compile(
@@ -26,7 +26,7 @@ _REFUSAL = re.compile(
 
 
 def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
-    """Return whether the agent told the customer every value.
+    """Return whether the agent told the customer every required value.
 
     Args:
         wanted: The required numbers and words, in any order.
@@ -38,7 +38,7 @@ def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
         if message.role is not Role.ASSISTANT
         for number in map(_decimal, _ANY_NUMBER.findall(message.content))
     }
-    # An agent that lists every number would always name the right one.
+    # Limit new numbers: an agent that lists every number would always name the right number.
     introduced = {number for text in messages for number in _numbers(text)} - known
     if len(introduced) > MAX_NEW_NUMBERS + 2 * len(wanted):
         return False
@@ -51,7 +51,7 @@ def refused(dialogue: Sequence[Message]) -> bool:
 
 
 def said_to_user(dialogue: Sequence[Message]) -> list[str]:
-    """Return the agent's messages to the customer: those that no tool message follows."""
+    """Return the agent's messages to the customer: the agent's turns that are not followed by a tool message."""
     following = [*(message.role for message in dialogue[1:]), None]
     return [
         message.spoken
@@ -69,7 +69,7 @@ def _decimal(number: str) -> Decimal:
 
 
 def _says(text: str, wanted: str) -> bool:
-    # Words must match whole words; numbers match by value: ``$1,080.10`` for ``1080.1``.
+    # Words must occur as whole words. Numbers are compared by value: ``$1,080.10`` equals ``1080.1``.
     if _NUMBER.fullmatch(wanted):
         return _decimal(wanted) in _numbers(text)
     words = " ".join(wanted.lower().split())

@@ -1,1 +1,1 @@
-"""Tools: schemas, argument checks, toolsets and tool messages. ``parsers`` reads calls, ``running`` runs them."""
+"""Tools: schemas, argument checks, toolsets and tool messages. ``parsers`` reads calls, ``running`` runs the calls."""

@@ -1,4 +1,4 @@
-"""Checks of the model's tool arguments against the tool's schema. Values come from JSON, so only JSON types differ."""
+"""Checks of the model's tool arguments against the tool's schema. All values come from JSON and have JSON's types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
         schema: OpenAI schema of the tool, as ``function_schema`` returns it.
 
     Returns:
-        The arguments; a float with an integral value becomes an int if the schema expects one.
+        The arguments. A float with an integral value becomes an int if the schema expects an integer.
 
     Raises:
         ToolError: If an argument is unknown, missing, of the wrong type, or not valid Unicode.
@@ -59,12 +59,12 @@ def _fitted(value: Any, schema: Mapping[str, Any], *, where: str) -> Any:
         matching = [fitted for member in schema["anyOf"] for fitted in _fits(value, member)]
         if not matching:
             raise ToolError(f"{where} has the wrong type, got {_shown(value)}")
-        # Prefer the member that keeps the value's type: 2.0 stays a float if the union allows both.
+        # In a union, prefer the alternative that keeps the value's type: 2.0 stays a float if a float is allowed.
         return next((choice for choice in matching if type(choice) is type(value)), matching[0])
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is_kind(value, kind) for kind in kinds):
-        # JSON does not distinguish 2 and 2.0, and models write both.
+        # JSON does not distinguish 2 and 2.0, and models write either for an integer.
         if not ("integer" in kinds and isinstance(value, float) and value.is_integer()):
             raise ToolError(f"{where} must be of type {' or '.join(kinds)}, got {_shown(value)}")
         value = int(value)
@@ -95,7 +95,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_kind(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):  # Python's bool is an int, JSON's is not
+    if isinstance(value, bool):  # a bool is an int in Python, but not in JSON
         return kind == "boolean"
     return isinstance(value, _PYTHON_TYPES[kind])
 

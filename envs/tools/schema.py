@@ -1,8 +1,8 @@
 """Conversion of type hints and a Google docstring to the OpenAI schema of a function.
 
 The result equals ``transformers.utils.get_json_schema`` for the types that both support, so chat templates receive
-the same schemas; transformers itself is not needed. One exception: a bare ``list`` is an array here and an object
-there. Not covered: custom classes, ``*args`` and ``**kwargs``.
+the same schemas; transformers itself is not needed. One exception: a bare ``list`` is an array here, but an object in
+transformers. Not supported: custom classes, ``*args`` and ``**kwargs``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _schema(function: Callable[..., Any], name: str) -> dict[str, Any]:
             )
         where = f"parameter {parameter.name!r} of tool {name!r}"
         schema = type_schema(hints[parameter.name], where=where)
-        # Like transformers: "(choices: [...])" at the end of a description becomes an enum.
+        # As in transformers, "(choices: [...])" at the end of a description becomes an enum.
         properties[parameter.name] = schema | _described(doc.arguments[parameter.name], where=where)
         if parameter.default is parameter.empty:
             required.append(parameter.name)
@@ -110,7 +110,7 @@ def type_schema(hint: Any, *, where: str) -> dict[str, Any]:
     """Return the JSON schema of a type hint.
 
     Raises:
-        ToolDefinitionError: If JSON has no such type; the message begins with ``where``.
+        ToolDefinitionError: If no JSON type corresponds to the hint; the message begins with ``where``.
     """
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:

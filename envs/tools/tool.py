@@ -23,9 +23,9 @@ class Tool:
     """A function with the schema that the model sees.
 
     Type hints and the Google docstring become the schema; a parameter annotated ``Context`` is hidden from the model
-    and filled in by the environment. A tool can still be called like the function that it wraps; ``run`` is the model's
-    entry point, with checked arguments and a text result. A coroutine function is run to completion. A subclass that
-    defines its own ``schema`` and ``run`` needs no function.
+    and filled in by the environment. A tool can still be called like the function that it wraps. For calls of the
+    model, ``run`` checks the arguments, waits for the result of a coroutine function, and returns the result as text. A
+    subclass that defines its own ``schema`` and ``run`` needs no function.
     """
 
     schema: dict[str, Any]
@@ -74,7 +74,7 @@ class Tool:
 
     @property
     def definitions(self) -> dict[str, Any]:
-        """Schemas referenced by those of the parameters, by name."""
+        """Name -> schema that parameters' schemas refer to with ``$ref``."""
         parameters = self.schema["function"]["parameters"]
         return {**parameters.get("definitions", {}), **parameters.get("$defs", {})}
 
@@ -90,9 +90,9 @@ class Tool:
             The result as text: strings unchanged, anything else as JSON.
 
         Raises:
-            ToolError: If the arguments do not match the schema, or if the tool raised it. Reported to the model; any
-                other exception counts as an infrastructure failure.
-            TypeError: If the tool takes a ``Context`` and got none.
+            ToolError: If the arguments do not match the schema, or if the tool itself raised ``ToolError``. The
+                environment reports this error to the model; any other exception is an infrastructure failure.
+            TypeError: If the tool takes a ``Context`` and got no context.
         """
         arguments = check_arguments(self.schema, arguments)
         if self._context is not None:
@@ -142,10 +142,10 @@ def tool(
         name: Name by which the model calls it, if it differs from the function's.
         deterministic: Set it if the result depends only on the arguments, the task and the earlier turns and calls of
             the episode (no clock, no network, no random numbers), and the tool changes nothing. An environment with a
-            ``ResultMemo`` may then answer from the cache.
+            ``ResultMemo`` may then return a cached result.
         pure: Set it if, during an episode, the result depends only on the arguments, and the tool changes nothing
-            inside or outside the environment. The tool may then run speculatively, for a turn that is not sampled yet
-            or never will be. Implies ``deterministic``.
+            inside or outside the environment. The tool may then run speculatively: before the policy has finished the
+            turn that calls it, and even if the policy then makes another call. Implies ``deterministic``.
 
     Example:
         >>> @tool
@@ -179,7 +179,7 @@ def _awaited(result: Awaitable[Any]) -> Any:
 
 
 def with_methods(cls: type, inherited: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """Return the tools of a class: inherited ones, then decorated methods, which replace tools of the same name."""
+    """Return the tools of a class: inherited tools, then decorated methods, which replace tools of the same name."""
     methods = [value for value in vars(cls).values() if isinstance(value, Tool) and value.is_method]
     replaced = {method.name for method in methods}
     return (*(tool for tool in inherited if tool.name not in replaced), *methods)

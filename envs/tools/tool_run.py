@@ -1,7 +1,7 @@
 """Turn the policy's calls into jobs, and their outcomes into tool messages.
 
-The model's errors (an unknown tool, wrong arguments, a ``ToolError``) are reported to the model. Every other
-exception is left to the environment.
+A job is a call that is ready to run. The model's errors (an unknown tool, wrong arguments, a ``ToolError``) are
+reported to the model. The environment handles every other exception.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def prepare(
     """Prepare a call for execution.
 
     Args:
-        owners: The instance of each tool that is a method, by the tool's name.
-        context: Filled in for tools that take one.
+        owners: For a tool that is a method: the tool's name -> the instance on which to call the method.
+        context: Passed to tools that take a ``Context``.
         memo: Cache for deterministic tools; ``None`` runs every call.
-        point: Digest of the history before the call, see ``memo.after_call``; empty disables the cache.
-        early: Speculative calls of pure tools; ``None`` if there are none.
+        point: Key of the call's result in ``memo``, see ``memo.after_call``; empty disables the cache.
+        early: Speculative calls of pure tools; ``None`` if no calls are speculative.
     """
     tool = next((tool for tool in tools if tool.name == call.name), None)
 
@@ -59,7 +59,7 @@ def prepare(
 def prepare_ahead(
     calls: Sequence[ToolCall], tools: Sequence[Tool], owners: Mapping[str, object], early: PureCalls
 ) -> list[PureCall]:
-    """Prepare speculative calls of pure tools, except those that were prepared before."""
+    """Prepare speculative calls of pure tools, except calls that were prepared before."""
     pure = {tool.name: tool for tool in tools if tool.pure}
 
     def run(call: ToolCall) -> str:
@@ -70,8 +70,8 @@ def prepare_ahead(
 
 
 def answer(call: ToolCall, outcome: Outcome) -> Message:
-    """Write the tool message: the result, or ``Error: ...``. Infrastructure failures do not get here."""
+    """Write the tool message: the result, or ``Error: ...``. Not for infrastructure failures, which end the episode."""
     content = outcome.text if outcome.error is None else f"Error: {outcome.error}"
-    # JSON can smuggle in lone surrogates, which no tokenizer can encode.
+    # JSON escapes may contain lone surrogates, which no tokenizer can encode.
     content = content.encode("utf-8", "replace").decode()
     return Message(role=Role.TOOL, content=content, tool_call_id=call.id, name=call.name)

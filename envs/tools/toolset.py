@@ -1,7 +1,7 @@
 """Tools that share state, with one instance per episode.
 
-An environment's ``toolsets`` holds prototypes. ``reset`` copies each of them, and the end of the episode closes the
-copy. Invariant: the prototype itself is never used, so no episode sees another episode's state.
+An environment's ``toolsets`` are prototypes. ``reset`` copies each prototype, and the end of the episode closes the
+copy. Invariant: tools never run on a prototype itself, so no episode sees another episode's state.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Toolset:
         cls.tools = with_methods(cls, cls.tools)
 
     def fresh(self) -> Self:
-        """Return the instance of one episode; by default a deep copy of this one."""
+        """Return the instance for one episode; by default a deep copy of this instance."""
         return copy.deepcopy(self)
 
     def exposure(self) -> str:
-        """Describe parts of this machine that a policy must not read but could, through this toolset.
+        """Describe parts of this machine that a policy could read through this toolset but must not read.
 
-        Empty by default. Checked before a training run: the run does not start if the answers of its tasks are
-        readable.
+        Empty by default. turntree checks this before a training run: the run does not start if the policy could read
+        the answers of its tasks.
         """
         return ""
 
@@ -72,7 +72,7 @@ def all_tools(tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> tuple[Tool,
 
 
 def owners_of(env: object, tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> dict[str, object]:
-    """Return the instance of each tool that is a method, by name: ``env`` or one of the episode's toolsets."""
+    """Return, for tools that are methods: name -> instance, which is ``env`` or one of the episode's toolsets."""
     owners = {tool.name: env for tool in tools if tool.is_method}
     owners.update((tool.name, toolset) for toolset in toolsets for tool in toolset.tools)
     return owners
