@@ -206,7 +206,9 @@ def test_tasks_that_are_not_there_are_said() -> None:
         def task(self, index: int) -> Task:
             return [Quiz.task(self, 0)][index]
 
-    with pytest.raises(DataError, match=r"task\(1\) raised IndexError: .*; num_tasks is None; set it to the number of tasks"):
+    with pytest.raises(
+        DataError, match=r"task\(1\) raised IndexError: .*; num_tasks is None; set it to the number of tasks"
+    ):
         attack(Few())
     empty = Quiz()
     empty.num_tasks = 0

@@ -182,10 +182,6 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
     local = step.slot[rows] - first
     count = np.diff(step.start)[rows]
     width = int(count.max())
-    base = np.zeros(size, np.int64)
-    base[local] = step.computed[rows]
-    pending = np.ones(size, np.int64)
-    pending[local] = step.pending[rows]
     length = int((step.computed[rows] + count).max())
 
     owner = np.repeat(np.arange(len(rows)), count)
@@ -193,29 +189,14 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
     flat = step.start[rows][owner] + within
     padded = local[owner] * width + within
 
-    # A chain's token sees all columns up to its own. A branching node sees those up to the last pending token, and the
-    # columns of its ancestors, added below.
-    causal = np.ones(size, np.int64)
-    causal[local] = step.causal[rows]
-    query = np.where(np.arange(width) < causal[:, None], np.arange(width), pending[:, None] - 1)
-    column = np.arange(length)
-    sees = column[None, None] <= (base[:, None] + query)[:, :, None]
-    index = np.full(len(step.slot), -1, np.int64)
-    index[rows] = local
-    node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
-    mine = np.flatnonzero(index[node_row] >= 0)
-    if len(mine):
-        nth, other = np.nonzero(step.ancestors[mine])
-        of = node_row[mine[nth]]
-        node = step.branching[mine[nth]] - step.draft.offsets[of]
-        sees[index[of], step.pending[of] + node, step.computed[of] + step.pending[of] + other] = True
+    sees = _visible_columns(step, rows, local, (size, width, length))
     mask = torch.zeros(sees.shape, dtype=torch.float32).masked_fill_(torch.from_numpy(~sees), float("-inf"))
 
     distance = None  # positions, not columns, count for a sliding window: siblings share a position
     if windows:
         positions = np.zeros((size, width), np.int64)
         positions.reshape(-1)[padded] = step.positions[flat]
-        of_column = np.broadcast_to(column, (size, length)).copy()
+        of_column = np.broadcast_to(np.arange(length), (size, length)).copy()
         of_column[local[owner], step.columns[flat]] = step.positions[flat]
         distance = _to(positions[:, :, None] - of_column[:, None, :], device)
     dense = len(padded) == size * width
@@ -229,6 +210,31 @@ def _segment(step: StepPlan, rows: Ints, *, windows: bool, device: torch.device)
         mask=mask.to(device),
         distance=distance,
     )
+
+
+def _visible_columns(step: StepPlan, rows: Ints, local: Ints, shape: tuple[int, int, int]) -> NDArray[np.bool_]:
+    # Which columns each token of a segment attends to, shape (slots, width, columns).
+    size, width, length = shape
+    base = np.zeros(size, np.int64)
+    base[local] = step.computed[rows]
+    pending = np.ones(size, np.int64)
+    pending[local] = step.pending[rows]
+    # A chain's token sees all columns up to its own. A branching node sees those up to the last pending token, and the
+    # columns of its ancestors, added below.
+    causal = np.ones(size, np.int64)
+    causal[local] = step.causal[rows]
+    query = np.where(np.arange(width) < causal[:, None], np.arange(width), pending[:, None] - 1)
+    sees = np.arange(length)[None, None] <= (base[:, None] + query)[:, :, None]
+    index = np.full(len(step.slot), -1, np.int64)
+    index[rows] = local
+    node_row = np.searchsorted(step.draft.offsets, step.branching, side="right") - 1
+    mine = np.flatnonzero(index[node_row] >= 0)
+    if len(mine):
+        nth, other = np.nonzero(step.ancestors[mine])
+        of = node_row[mine[nth]]
+        node = step.branching[mine[nth]] - step.draft.offsets[of]
+        sees[index[of], step.pending[of] + node, step.computed[of] + step.pending[of] + other] = True
+    return sees
 
 
 def _to(array: NDArray[Any], device: torch.device) -> torch.Tensor:
