@@ -10,7 +10,7 @@ class UnknownTurn(ForestError, LookupError):
 
 
 class DamagedFile(ForestError, ValueError):
-    """A file or bytes cannot be read; the message completes a sentence about it."""
+    """A file or bytes cannot be read; callers put the file's name before the message."""
 
 
 class DamagedForest(ForestError, ValueError):
