@@ -1,6 +1,6 @@
-r"""Letters before brackets: functions, ``f(x)``, ``y(0)``, ``P(A)``, or factors, ``n(n+1)``.
+r"""Letters before brackets: functions (``f(x)``, ``y(0)``, ``P(A)``) or factors (``n(n+1)``).
 
-A letter that can be both is a factor, unless it is a function elsewhere in the answer or the gold answer.
+A letter that can be either is a factor, unless the answer or the gold answer uses it as a function elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered
 
-#: Operations that an exercise defines.
+#: operation signs that only an exercise defines
 OPERATIONS = ("oplus", "otimes", "ominus", "odot", "oslash", "diamond", "circledast")
 #: Names whose brackets may be square and may hold a condition after a bar.
 CONDITIONAL = frozenset(str.split("P Pr E p Var Cov H I"))
