@@ -21,7 +21,7 @@ _DEFAULT_TURNS = 8
 
 @reward("answer", group=True, decides=True)
 def answer(samples: Sequence[Sample]) -> list[float | None]:
-    """Return 1 for a right answer in the last turn, 0 for a wrong one, ``None`` if the answer is ungraded."""
+    """Return 1 for a right answer in the last turn, 0 for a wrong answer, ``None`` for an ungraded answer."""
     answer_formats = []
     for sample in samples:
         try:

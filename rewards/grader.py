@@ -68,7 +68,7 @@ def _number(text: str) -> Fraction | int | None:
 class Grader:
     """Compare answers with gold answers; safe to use from any number of threads and event loops.
 
-    The workers start with the first comparison that needs one. A forked child starts its own workers.
+    The workers start with the first comparison that needs a worker. A forked child starts its own workers.
     """
 
     def __init__(self, settings: PoolSettings | None = None, *, cache_size: int = 1 << 14) -> None:

@@ -1,4 +1,4 @@
-"""Rubrics combine several rewards into one.
+"""Rubrics: combine several rewards into one number per sample.
 
 Shaping rewards (all rewards that do not grade the answer) never outweigh a right answer. Every part is clamped. A
 rubric is refused if a wrong answer with perfect shaping rewards could beat a right answer with the worst.

@@ -47,7 +47,7 @@ def bared(text: str) -> str:
         text = _ROMAN.sub(lambda match: (match[1] or "") + r"\text{", text)
     if "\\mbox" in text or "\\colon" in text:
         text = _COLON.sub(":", _BOX_OF_TEXT.sub(r"\\text{", text))
-    if text.count("\\mid") % 2 == 0 and "\\mid" in text:  # a single one stands between two things
+    if text.count("\\mid") % 2 == 0 and "\\mid" in text:  # a single \mid is a divider, not a pair of bars
         text = _BAR.sub("|", text)
     while True:
         inner = text

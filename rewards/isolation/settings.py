@@ -18,7 +18,7 @@ class PoolSettings:
     The first try gets a quarter of this time. A second try, on a new worker, gets all of it, or up to ten times as much
     if the machine is so busy that the worker gets less than half a processor."""
     patience_seconds: float = 0.1
-    """Wall time after which a comparison counts as slow and the next one starts."""
+    """Wall time after which a comparison counts as slow and the next comparison starts."""
     memory_bytes: int = 1 << 30
     """Address space that a worker may use beyond what it has at the start."""
     jobs_per_worker: int = 20_000

@@ -153,7 +153,7 @@ _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]")
 _SEEN_BEFORE, _FAR = 100, 400
 #: text before a box may belong to the box if it ends with one of these characters, even with a blank between
 SIGNS = frozenset("-+*/^{(\u2212\u00b1\u00d7\u00b7\u00f7")
-BESIDE = SIGNS | frozenset("0123456789")  #: the same, without a blank between
+BESIDE = SIGNS | frozenset("0123456789")  #: like ``SIGNS``, but without a blank between
 _ENDS = BESIDE | frozenset("tsvmpngx}")  #: ``BESIDE`` and the last characters of commands
 
 

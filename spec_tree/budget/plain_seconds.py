@@ -94,7 +94,7 @@ class PlainSeconds:
     def settle(self) -> float:
         """Update the knots and return the ratio of measured to expected seconds.
 
-        All other knots scale by the same ratio: a machine that becomes busy slows every step.
+        The knots of all other groups scale by this ratio, because a machine that becomes busy slows every step.
         """
         new: dict[int, tuple[float, float]] = {}
         before = after = 0.0

@@ -145,7 +145,7 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
     at, limit, done = turn.position + 1, turn.limit, 0
     while done < len(new):
         if at == limit - 1:
-            # Pieces grow with the turn: a short turn wastes little space, a long one has few jumps.
+            # Pieces grow with the turn: a short turn wastes little space, and a long turn has few jumps.
             start = head[0]
             size = min(2 * GRANULE + turn.last // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
             head[0] = start + size

@@ -171,7 +171,7 @@ def find_more_candidates(turn: Any, node: int, level: int, count: int, sources: 
 
 @part
 def walk(turn: Any, node: int, count: int, link: int, newest: int, sources: DraftSources, work: Any) -> int:
-    """Add the candidates that one kind of links leads to, newest first, and return the number in use.
+    """Add the candidates that one kind of links leads to, newest first, and return the number of candidates in use.
 
     The candidates continue ``node``; below the root (0), the path to it stands after the turn's tail. ``newest`` is the
     newest position with the key of these links, -1 for none.

@@ -48,7 +48,7 @@ SCRATCH = np.dtype(
         ("depth", np.int32, NODES),  # tokens from the root on
         ("path", np.float32, NODES),  # probability of the path from the root to the node
         ("weight", np.float32, NODES),  # sum of the votes for it
-        ("newest_candidate", np.int32, NODES),  # lowest index of a candidate that voted for it: newer ones come first
+        ("newest_candidate", np.int32, NODES),  # lowest index (newest) of the candidates that voted for it
         ("best_length", np.int32, NODES),  # longest agreement of a candidate that voted for it, as a class
         ("support", np.int32, (NODES, KINDS + 1)),  # candidates that voted for it, by kind; last column: total
         ("inputs", np.float32, (NODES, INPUTS)),  # inputs of the network
@@ -65,7 +65,7 @@ SCRATCH = np.dtype(
         # per prefetched row and kind of links
         ("newest_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # the newest position, -1 for none
         ("at_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # position that the walk has reached
-        ("before_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # position before that one
+        ("before_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # position of the step before
     ],
     align=True,
 )
@@ -102,7 +102,7 @@ def _queue(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], wa
     if waiting >= most and path[node] <= path[index(frontier[index(waiting - most)])]:
         return waiting
     at = index(waiting)
-    # Insertion sort, likeliest last; of equally likely nodes the newer one is proposed first.
+    # Insertion sort, likeliest last; of equally likely nodes, the newer node is proposed first.
     while at > 0 and path[index(frontier[index(at - 1)])] > path[node]:
         frontier[at] = frontier[index(at - 1)]
         at = index(at - 1)

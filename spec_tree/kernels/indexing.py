@@ -1,4 +1,4 @@
-"""Index of the token log: each position links to the newest earlier one with the same key.
+"""Index of the token log: each position links to the newest earlier position with an equal key.
 
 The four keys are: exact state and last token; task and last two tokens; environment and last two tokens; environment
 and last four tokens. As in LZ77, a hash selects the head of a chain, keys are not stored, and overwritten positions
@@ -61,7 +61,7 @@ def _link(kind: int, key: int, at: int, log: TokenLog) -> None:
 
 @part
 def index_run(start: int, stop: int, exact: int, task: int, env: int, log: TokenLog) -> None:
-    """Link the positions ``start:stop`` of one turn, which lie in one piece, after its earlier ones."""
+    """Link the positions ``start:stop`` of one turn, which lie in one piece; earlier positions must be linked."""
     # The keys include up to three tokens before ``start``, which may lie in an earlier piece.
     tokens = log.tokens
     before = int64(start)

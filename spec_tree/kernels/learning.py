@@ -54,7 +54,7 @@ def learn_candidates(turn: Any, sampled: NDArray[np.int32], log: TokenLog, conte
     anchors, ages = turn.anchors, turn.ages
     length = len(sampled)
     anchored = int64(0)
-    # Advance the anchors with the turn and close the gaps that stale ones leave.
+    # Advance the anchors with the turn and close the gaps that dropped anchors leave.
     for i in range(turn.anchor_count):
         if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
             anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length

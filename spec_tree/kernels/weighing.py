@@ -88,7 +88,7 @@ def _network(typing: Any, inputs: Any, inner: Any, bias: Any, outer: Any) -> Any
             at = cgutils.gep(builder, pointer, row * HIDDEN)
             return builder.load(builder.bitcast(at, _UNITS.as_pointer()), align=4)
 
-        # Two sums, so that one addition need not wait for the one before.
+        # Two running sums, so that an addition need not wait for the addition before.
         sums = [units(start), ir.Constant(_UNITS, [0.0] * HIDDEN)]
         for j in range(INPUTS):
             value = spread(builder, builder.load(cgutils.gep(builder, given, j)), HIDDEN)

@@ -106,7 +106,7 @@ class _Counts:
 
 
 class Ledger:
-    """Stored turns by key, each good for one use. Thread-safe.
+    """Stored turns by key; each turn can be used once. Thread-safe.
 
     Args:
         max_tokens: Bound on the sum of the turns' token limits; turns of the oldest step are dropped first.
@@ -168,7 +168,7 @@ class Ledger:
             if index < len(held) and held[index][0] == rank:
                 return held[index][1]
             number, self._next = self._next, self._next + 1
-            # Keeping this turn although one of higher rank was dropped would favour turns that finish late.
+            # A turn of higher rank was dropped, so keeping this turn would favour turns that finish late.
             if rank <= self._floor:
                 self._counts.dropped += 1
                 return number

@@ -1,4 +1,4 @@
-"""Seeds that the policy was trained on, in bounded memory with one-sided errors.
+"""Seeds that the policy was trained on, in bounded memory; errors go only one way.
 
 A Bloom filter (Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 1970) finds every
 added seed, and a few other seeds by mistake. A claim made only for seeds that are not found is therefore never wrong.

@@ -28,7 +28,7 @@ OTHER = -1  #: column for all tokens without a column of their own; also fills u
 class AlignedDistributions(NamedTuple):
     """p and the known part of q at several positions, over the same columns."""
 
-    ids: Ints  #: token of each column, ``OTHER`` in the last and in unused ones, shape (positions, columns)
+    ids: Ints  #: token of each column, ``OTHER`` in the last and in unused columns, shape (positions, columns)
     p: Floats  #: new probabilities, rows sum to 1, shape (positions, columns)
     q: Floats  #: old probabilities where known, else 0, shape (positions, columns)
     imputed: Floats  #: mass of p that was imputed to tokens of q, shape (positions,)

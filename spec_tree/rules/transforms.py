@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transforms:
-    """How the logits of one request become probabilities."""
+    """Sampling parameters: how the logits of one request become probabilities."""
 
     temperature: float = 1.0  #: 0 is greedy: all mass on the largest logit after the penalties
     top_k: int = -1  #: tokens kept; -1 keeps all

@@ -67,7 +67,7 @@ class SwapCounts:
 
 
 class SharedTurns:
-    """A forest that shares its turns. Any thread may call ``note``; one thread calls ``swap``.
+    """A forest that shares its turns. Any thread may call ``note``, but only one ``swap``.
 
     Without a ``forest``, received turns are not inserted. At most ``max_pending_tokens`` own tokens wait to be sent;
     the oldest turns are dropped first. Received turns with tokens beyond ``vocabulary`` (0: any) or of another

@@ -55,7 +55,7 @@ def is_application(name: str, args: tuple[Node, ...], *, beside: bool) -> bool:
     Args:
         name: A name from ``function_name``.
         args: The content of the brackets.
-        beside: Whether another letter stands directly before the name.
+        beside: Whether another letter stands directly before the name, as in a product.
     """
     letter = name.partition("_")[0]
     argument = args[0]

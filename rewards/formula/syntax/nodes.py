@@ -114,7 +114,7 @@ class Rel(Node):
 class Residue(Node):
     """A congruence."""
 
-    name: Node | None  #: the left side, if there is one
+    name: Node | None  #: the left side; ``None`` if only the right side is written
     value: Node  #: the right side
     modulus: Node
 
