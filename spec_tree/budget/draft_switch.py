@@ -19,9 +19,9 @@ _ENOUGH = 8.0  #: steps with drafts after which their gain is known
 _OWN_LOSS = 4.0  #: loss, in plain steps, at which a window with drafts ends early
 _HICCUP = 4.0  #: cap of the seconds that count for one step, as a multiple of the usual seconds
 _UNTRIED, _LEAST = 1.0, 0.05  #: assumed loss of a step with drafts, in plain steps: before any trial, and minimum
-#: if drafts save at least the fraction ``_PLENTY``, plain steps are measured again after ``_AFTER`` seconds of drafts
+#: if drafts save more than the fraction ``_PLENTY``, ``_AFTER`` is the minimum time between measurements of plain steps
 _AFTER, _PLENTY = 5.0, 1 / 3
-_SPED_UP = 1.25  #: change in speed relative to plain steps after which plain steps are measured again sooner
+_SPED_UP = 1.25  #: if drafts got this much faster, relative to plain steps, plain steps are measured sooner
 _PACE = 1 / 16  #: weight of the newest step in the average ``_pace``
 _PAUSE = 60.0  #: idle seconds after which plain steps are measured at once: the machine may have other work now
 
