@@ -1,4 +1,4 @@
-"""Rewards: extract answers from text, compare them with gold answers, combine rewards in rubrics.
+"""Rewards: extract answers from text, compare them with gold answers, combine rewards in rubrics (weighted sums).
 
 This package depends on neither environments nor models.
 """

@@ -1,7 +1,7 @@
 """Answer formats: the comparison rules of each data set.
 
-A format only states the type of the gold answer and the tolerance that the data set grants. No format relaxes a
-check against reward hacking.
+A gold answer is the right answer that the data set gives. A format only states the type of the gold answers and the
+tolerance of the data set. No format relaxes a check against reward hacking.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AnswerFormat:
     absolute_tolerance: float = 0.0
     """Accepted absolute error of a single number; 0 requires equality."""
     rounded: bool = False
-    """Whether the gold decimal is rounded: every answer that rounds to it is right."""
+    """Whether gold decimals are rounded: every answer that rounds to the gold answer is right."""
     options: int = 26  #: number of choices, for ``Kind.OPTION``
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class AnswerFormat:
 
     @property
     def is_tolerant(self) -> bool:
-        """Whether a right number may differ from the gold answer."""
+        """Whether a number may differ from the gold answer and still be right."""
         return self.kind is Kind.MATH and (self.relative_tolerance > 0 or self.absolute_tolerance > 0 or self.rounded)
 
 

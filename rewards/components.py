@@ -1,4 +1,4 @@
-"""Built-in rewards: the answer, and small shaping rewards. All values lie in [0, 1]."""
+"""Built-in rewards: the graded answer, and small shaping rewards. All values lie in [0, 1]."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEFAULT_TURNS = 8
 
 @reward("answer", group=True, decides=True)
 def answer(samples: Sequence[Sample]) -> list[float | None]:
-    """Return 1 for a right answer in the last turn, 0 for a wrong one, ``None`` if it is ungraded."""
+    """Return 1 for a right answer in the last turn, 0 for a wrong answer, ``None`` for an ungraded answer."""
     answer_formats = []
     for sample in samples:
         try:
@@ -65,7 +65,7 @@ def few_turns(sample: Sample) -> float:
 
 @reward("tool_use")
 def tool_use(sample: Sample) -> float:
-    """Return the share of tool calls that did not fail because of the policy; 0 without calls."""
+    """Return the fraction of tool calls that did not fail through the policy's fault; 0 without calls."""
     if sample.tool_calls <= 0:
         return 0.0
     return max(0.0, 1.0 - sample.tool_errors / sample.tool_calls)
@@ -79,7 +79,7 @@ def finished(sample: Sample) -> float:
 
 @reward("shortest_right", group=True)
 def shortest_right(samples: Sequence[Sample]) -> list[float]:
-    """Return 1 for a task's shortest right sample, 0 for its longest right and for wrong samples."""
+    """Return 1 for a task's shortest right sample, 0 for its longest right sample and for wrong samples."""
     right = [index for index, value in enumerate(answer(samples)) if value]
     lengths = {index: sum(map(len, samples[index].turns)) for index in right}
     values = [0.0] * len(samples)

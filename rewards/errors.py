@@ -1,4 +1,4 @@
-"""Errors of this package. A bad answer never raises one."""
+"""Errors of this package. A bad answer never raises an error."""
 
 from __future__ import annotations
 

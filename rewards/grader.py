@@ -28,9 +28,9 @@ _MAX_DECIMALS = 11
 
 
 def compare_fast(gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict | None:
-    """Return the verdict on equal strings and plain numbers, ``None`` for everything else.
+    """Return the verdict on equal strings and plain numbers; ``None`` for all other answers.
 
-    It only decides cases in which the full comparison would decide the same.
+    A verdict is returned only where the full comparison would return the same verdict.
 
     Example:
         >>> from turntree.rewards.answer_format import EXACT
@@ -55,7 +55,7 @@ def compare_fast(gold: str, answer: Answer, answer_format: AnswerFormat, questio
 
 @lru_cache(maxsize=4096)
 def _number(text: str) -> Fraction | int | None:
-    # Percentages and long decimals have rules of their own in the full comparison.
+    # Leave percentages and long decimals to the full comparison, which has special rules for them.
     if len(text) > _MAX_LENGTH:
         return None
     if text.isdecimal() and text.isascii():
@@ -68,7 +68,7 @@ def _number(text: str) -> Fraction | int | None:
 class Grader:
     """Compare answers with gold answers; safe to use from any number of threads and event loops.
 
-    The workers start with the first comparison that needs one. A forked child starts its own workers.
+    The workers start with the first comparison that needs a worker. A forked child starts its own workers.
     """
 
     def __init__(self, settings: PoolSettings | None = None, *, cache_size: int = 1 << 14) -> None:
@@ -88,7 +88,7 @@ class Grader:
     def compare(
         self, gold: str, answer: Answer, answer_format: AnswerFormat, question: str = ""
     ) -> Verdict | Future[Verdict]:
-        """Return the verdict if it is available at once, else its future.
+        """Return the verdict if it is available at once, else a future of the verdict.
 
         Args:
             gold: The right answer, plain or LaTeX.
@@ -121,7 +121,7 @@ class Grader:
         return owner.worker_pids() if owner is not None else []
 
     def server_pid(self) -> int | None:
-        """Return the process id of the fork server, ``None`` if it does not run."""
+        """Return the process id of the fork server (the process that forks workers), ``None`` if it does not run."""
         owner = self._own_owner()
         return owner.server_pid() if owner is not None else None
 
@@ -130,7 +130,7 @@ class Grader:
         return len(self._cache)
 
     def close(self) -> None:
-        """End every worker. Running comparisons end ungraded; closing twice does nothing."""
+        """End every worker. Running comparisons end ungraded; a second call does nothing."""
         with self._lock:
             owner, self._owner, self._closed = self._own_owner(), None, True
         if owner is not None:
@@ -166,7 +166,7 @@ class Grader:
         if verdict.correct is None or verdict.status in (Status.TIMEOUT, Status.MEMORY, Status.CRASHED):
             return
         with self._lock:
-            # Without the seconds: a cached verdict costs no time.
+            # Leave out the seconds: a cached verdict costs no time.
             self._cache[key] = Verdict(
                 correct=verdict.correct, status=verdict.status, method=verdict.method, flags=verdict.flags
             )

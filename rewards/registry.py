@@ -35,7 +35,7 @@ class Reward:
     name: str  #: name used in configurations
     function: RewardFunction | GroupRewardFunction
     group: bool = False  #: whether the function takes all samples of a task at once
-    decides: bool = False  #: whether the function grades the answer itself; all other rewards are shaping
+    decides: bool = False  #: whether the function grades the answer; all other rewards are shaping rewards
 
     def values(self, samples: Sequence[Sample]) -> list[float | None]:
         """Return one value per sample.
@@ -64,7 +64,7 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
     Args:
         name: Name used in configurations.
         group: The function takes all samples of one task and returns one value per sample.
-        decides: The function grades the answer. All other rewards are shaping, which a ``Rubric`` bounds.
+        decides: The function grades the answer. All other rewards are shaping rewards, which a ``Rubric`` bounds.
 
     Raises:
         RewardDefinitionError: The name belongs to another function.
@@ -80,7 +80,7 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
 
 
 def unregister(name: str) -> None:
-    """Remove the reward of this name, if there is one."""
+    """Remove the reward of this name if it exists."""
     _registered.pop(name, None)
 
 

@@ -1,7 +1,7 @@
 """The verdict on an answer and the score of a text.
 
-Only the gold answer or the infrastructure can make a sample ungraded (``correct`` is ``None``). An answer that the
-verifier understands less well than the gold answer is wrong.
+Only the gold answer or the infrastructure can make a sample ungraded (``correct`` is ``None``). If the verifier can
+parse and compute the gold answer but not the answer, the answer is wrong.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Status(StrEnum):
     NO_ANSWER = "no_answer"  #: wrong: the text contains no answer, or an empty box
     #: wrong if the answer cannot be parsed or computed; ungraded if the gold answer cannot be parsed
     UNPARSEABLE = "unparseable"
-    #: the comparison exceeded its deadline twice: wrong, unless the gold answer alone or the machine is the cause
+    #: the comparison exceeded its deadline twice: wrong, unless the gold answer or a busy machine is the cause
     TIMEOUT = "timeout"
-    MEMORY = "memory"  #: the comparison ran out of memory twice: wrong, unless the gold answer alone does too
+    MEMORY = "memory"  #: the comparison ran out of memory twice: wrong, unless the gold answer alone runs out, too
     #: the comparison failed or its worker died: wrong if the answer caused every failure, else ungraded
     CRASHED = "crashed"
     #: wrong if the answer exceeds the size limits; ungraded if the gold answer does
     REJECTED_LIMITS = "rejected_limits"
-    HACK_SUSPECT = "hack_suspect"  #: wrong: the text asks for credit without committing to one value; see ``flags``
+    HACK_SUSPECT = "hack_suspect"  #: wrong: the text seeks credit without committing to one value; see ``flags``
     UNGRADED = "ungraded"  #: the gold answer was parsed, but its value cannot be computed
 
 
@@ -35,7 +35,7 @@ class Verdict:
 
     correct: bool | None  #: ``None`` if ungraded
     status: Status = Status.OK
-    #: ``string``, ``number``, ``option``, ``tolerance``, ``typed``, ``numeric``, ``sympy``; ``""`` if none decided
+    #: ``string``, ``number``, ``option``, ``tolerance``, ``typed``, ``numeric``, ``sympy``; ``""`` if no method decided
     method: str = ""
     flags: tuple[str, ...] = ()  #: suspected reward hacks, named in ``turntree.rewards.reading.flags``
     seconds: float = 0.0  #: wall time of the comparison
@@ -50,8 +50,8 @@ class Score:
     status: Status
     answer: str | None = None  #: the answer found in the text
     guessed: bool = False  #: whether no phrase names the answer, so the last value in the prose was taken
-    method: str = ""  #: as in ``Verdict``
-    #: values in [0, 1] for logs: ``answered`` (an answer was found) and ``decided``
+    method: str = ""  #: method of the comparison, as in ``Verdict``
+    #: values in [0, 1] for logs: ``answered`` (an answer was found) and ``decided`` (it was graded)
     components: Mapping[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()  #: suspected reward hacks
-    seconds: float = 0.0  #: wall time of this text; in a batch, of its comparison alone
+    seconds: float = 0.0  #: wall time of scoring this text; in a batch, of the comparison only

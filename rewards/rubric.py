@@ -1,7 +1,7 @@
-"""Rubrics combine several rewards into one.
+"""Rubrics: combine several rewards into one number per sample.
 
-Shaping rewards never outweigh a right answer. Every part is clamped, and a rubric is refused if a wrong answer with
-perfect form could beat a right answer with the worst form.
+Shaping rewards (all rewards that do not grade the answer) never outweigh a right answer. Every part is clamped. A
+rubric is refused if a wrong answer with perfect shaping rewards could beat a right answer with the worst.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Part:
     reward: str | Reward
     """The reward, or its registered name."""
     weight: float = 1.0
-    """Factor in the sum; 0 records the value as a metric only."""
+    """Factor in the sum; with 0, the value is only recorded as a metric."""
     low: float = 0.0
     """Lower bound: smaller values are clamped."""
     high: float = 1.0
@@ -36,7 +36,7 @@ class Part:
 
     @property
     def span(self) -> float:
-        """Return the largest difference that this part can make to the sum."""
+        """Return by how much this part can change the sum at most."""
         return abs(self.weight) * (self.high - self.low)
 
 
@@ -45,13 +45,13 @@ class RubricResult:
     """The reward of one sample."""
 
     reward: float  #: weighted sum of the clamped, graded parts
-    parts: dict[str, float]  #: clamped value of every graded part, by name
-    #: ungraded parts; leave the sample out of an average if one of these grades the answer
+    parts: dict[str, float]  #: clamped value of every part that is not ungraded, by name
+    #: names of ungraded parts; if such a part grades the answer, leave the sample out of averages
     ungraded: tuple[str, ...] = ()
 
 
 class Rubric:
-    """A weighted sum of rewards whose shaping parts cannot be gamed."""
+    """A weighted sum of rewards in which shaping rewards cannot outweigh the answer."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         """Look up the rewards and check the weights.
@@ -61,8 +61,8 @@ class Rubric:
 
         Raises:
             UnknownReward: A name is not registered.
-            RewardDefinitionError: A name is given twice, shaping could outweigh the answer, or a reward that grades the
-                answer has a negative weight.
+            RewardDefinitionError: A name is given twice, shaping rewards could outweigh the answer, or a reward that
+                grades the answer has a negative weight.
         """
         if not parts:
             raise RewardDefinitionError("a rubric needs at least one part")

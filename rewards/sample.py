@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One attempt of the policy at one task, without text of tools, users or the environment."""
+    """One attempt of the policy at one task; text of tools, users or the environment is not included."""
 
     turns: tuple[str, ...]  #: the policy's own turns, oldest first, shape (turns,)
     gold: str = ""  #: the right answer; empty if the task has none
@@ -20,8 +20,8 @@ class Sample:
     tool_calls: int = 0  #: number of tool calls
     tool_errors: int = 0  #: number of tool calls that failed because of the policy
     truncated: bool = False  #: whether a limit ended the attempt
-    answered: bool = True  #: whether the last turn may hold the answer; ``False`` if that turn called a tool
-    metadata: Mapping[str, Any] = field(default_factory=dict)  #: other values for the task's rewards, JSON values
+    answered: bool = True  #: whether the last turn is final and may hold the answer; ``False`` if it called a tool
+    metadata: Mapping[str, Any] = field(default_factory=dict)  #: further inputs of the task's rewards, JSON values
 
     @property
     def answer_text(self) -> str:

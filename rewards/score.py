@@ -1,7 +1,7 @@
 """Scoring of texts against gold answers.
 
-A score depends on the text, the gold answer, the question and the answer format alone, whichever thread or process
-computes it.
+A score depends only on the text, the gold answer, the question and the answer format, not on the thread or process
+that computes it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def score(
         gold: The right answer, plain or LaTeX.
         answer_format: Rules of the data set, or the data set's name.
         question: The question given to the policy; an answer that repeats it is wrong. Pass ``""`` if there is no
-            question. If the answer format needs one and ``None`` is passed, ``MissingQuestion`` is warned.
+            question. With ``None``, ``score`` warns ``MissingQuestion`` if the answer format needs a question.
         grader: The grader; by default the one that the process shares.
 
     Returns:
@@ -73,7 +73,7 @@ def score_batch(
     questions: Sequence[str] | None = None,
     grader: Grader | None = None,
 ) -> list[Score]:
-    """Score many texts; equal pairs of gold answer and answer are compared once.
+    """Score many texts; texts with equal gold answer, answer and question share one comparison.
 
     Args:
         predictions: The policy's texts, shape (samples,).
@@ -153,7 +153,7 @@ def _start_all(
         raise ValueError(f"expected one question per text, got {len(asked)} for {len(golds)} texts")
     grader = grader or default_grader()
     by_rules: dict[AnswerFormat, _Comparisons] = {}
-    comparisons: _Comparisons = {}  # of the last rules: looking these up for every text costs a hash of all fields
+    comparisons: _Comparisons = {}  # those for ``last_rules``, since hashing an AnswerFormat per text is slow
     last_rules: AnswerFormat | None = None
     pending = []
     for prediction, gold, rules, question in zip(predictions, golds, answer_formats, asked, strict=True):
@@ -171,7 +171,7 @@ def _start(
     found, verdict = extraction.found, _WRONG
     if found is not None:
         triple = (gold, found, question)
-        # Equal answers of a batch share one comparison, also while it is running.
+        # Equal answers of a batch share one comparison, even while the comparison is running.
         compared = comparisons.get(triple)
         if compared is None:
             compared = comparisons[triple] = grader.compare(gold, found, rules, question)

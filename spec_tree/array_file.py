@@ -25,7 +25,7 @@ from turntree.spec_tree.errors import DamagedFile
 
 _MOST_MEMBERS = 64
 _MOST_NAME = 64
-_MOST_HEADER = 512  #: bytes of a member's ``.npy`` header, or of its zip header's extra fields
+_MOST_HEADER = 512  #: maximum bytes of a member's ``.npy`` header, and of its zip header's extra fields
 _DIRECTORY_ENTRY = 46 + 2 * _MOST_NAME
 #: Local header of a zip member: mark, version, flags, method, time, date, CRC, packed size, size, name, extra.
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -36,7 +36,7 @@ _HEADER = re.compile(
 
 
 class Member(NamedTuple):
-    """An array of a file."""
+    """One array of an array file: its format, and where its bytes are."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ def open_regular(path: str | os.PathLike[str], *, most: int) -> BufferedReader:
     """Open a regular file of at most ``most`` bytes; never block on a pipe or a device.
 
     Raises:
-        DamagedFile: If the path is not a regular file, or the file is longer.
+        DamagedFile: If the path is not a regular file, or the file is longer than ``most``.
         OSError: If the file cannot be opened.
     """
     # O_NONBLOCK: opening a pipe without a writer would block for ever.
@@ -82,7 +82,7 @@ class ArrayFile:
     """The arrays of an open file.
 
     Args:
-        file: As ``numpy.savez`` writes it; the archive is the whole file.
+        file: A file in the format of ``numpy.savez``, with nothing before or after the archive.
 
     Raises:
         DamagedFile: If the file has another format or is incomplete.
@@ -115,7 +115,7 @@ class ArrayFile:
             raise DamagedFile(f"it cannot be read as .npz: its directory does not list the {count} arrays before it")
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return one of ``members``, read-only; raise ``DamagedFile`` if its checksum differs."""
+        """Return the member ``name`` as a read-only array; raise ``DamagedFile`` if its checksum differs."""
         member = self.members[name]
         data = self._bytes(member.begin, member.size)
         if zlib.crc32(data) != member.crc:
@@ -126,7 +126,7 @@ class ArrayFile:
         return array.reshape(member.shape[::-1]).T if member.fortran else array.reshape(member.shape)
 
     def read_all(self, kinds: Mapping[str, tuple[DTypeLike, int]]) -> dict[str, NDArray[Any]]:
-        """Return all ``members`` if their dtypes and numbers of dimensions are those of ``kinds``.
+        """Return all ``members`` if their dtypes and numbers of dimensions are as ``kinds`` says.
 
         Raises:
             DamagedFile: If a member is missing, unknown, of another kind, or damaged.

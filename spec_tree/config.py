@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 _MOST_TOKENS = 2**30
-MOST_THREADS = 16  #: most threads that draft a batch
+MOST_THREADS = 16  #: maximum threads that draft a batch
 _MOST_TOKEN = 2**31 - 1
 _MOST_HASH = 128
 
@@ -20,15 +20,15 @@ class ForestConfig:
     end_tokens: frozenset[int] = frozenset()
     """Tokens that end a turn; nothing is drafted after them."""
     rollouts_per_state: int = 32
-    """Most finished turns kept of each dialogue state; the oldest are dropped first."""
+    """Maximum finished turns kept per dialogue state (the dialogue before a turn); the oldest are dropped first."""
     max_tokens: int = 4_000_000
-    """Positions of the indexed token log, about 24 bytes each, allocated as needed."""
+    """Maximum tokens in the turn buffer (indexed, drafted from), about 24 bytes each, allocated as needed."""
     max_cold_tokens: int = 40_000_000
-    """Most tokens kept without an index, 2 to 4 bytes each; least recently used states are dropped first."""
+    """Maximum tokens kept outside the buffer, unindexed, 2 to 4 bytes each; least recently used states go first."""
     max_context_tokens: int = 1_000_000
-    """Most tokens of live turns' contexts, 12 bytes each, allocated as needed."""
+    """Maximum context tokens of all live turns (begun, not ended), 12 bytes each, allocated as needed."""
     context_window: int = 8192
-    """Number of last tokens of a turn's context to draft the turn from."""
+    """How many of a context's last tokens the turn's own drafts may be copied from."""
 
     import_turns: str = ""
     """Turns of other runs to start with: a file of ``SpecForest.save``, or a folder of such files (checkpoints)."""
@@ -36,7 +36,7 @@ class ForestConfig:
     """Size of the policy's vocabulary; turns with other tokens are refused. 0: unknown."""
     tokenizer: str = ""
     """Hash of the policy's tokenizer; turns of other tokenizers are refused. Empty: unknown."""
-    # 8 threads keep up with the drafts of 256 rows; more threads would wait.
+    # 8 threads are enough for the drafts of 256 rows; more threads would only wait.
     threads: int = 0
     """Threads that draft a batch of 64 rows or more; 0: one per core, at most 8."""
 
@@ -44,7 +44,7 @@ class ForestConfig:
         for token in self.end_tokens:
             if int(token) != token or not 0 <= token <= _MOST_TOKEN:
                 raise ValueError(f"ForestConfig.end_tokens must be token ids from 0 to {_MOST_TOKEN}, got {token!r}")
-        # NumPy integers would not survive JSON.
+        # Convert NumPy integers, which JSON cannot encode.
         object.__setattr__(self, "end_tokens", frozenset(int(token) for token in self.end_tokens))
         for name, least in (
             ("rollouts_per_state", 1),
@@ -70,10 +70,10 @@ class ForestConfig:
             raise ValueError(f"ForestConfig.threads must be at most {MOST_THREADS}, got {self.threads}")
 
     def of_policy(self, vocabulary: int, tokenizer: str) -> ForestConfig:
-        """Return these settings for a policy; 0 and an empty text stand for unknown.
+        """Return these settings for a policy; 0 and the empty string mean unknown.
 
         Raises:
-            ValueError: If these settings are of another tokenizer.
+            ValueError: If these settings belong to another tokenizer.
 
         >>> ForestConfig(vocabulary=9, tokenizer="a").of_policy(8, "").vocabulary
         8

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftBatch:
-    """Drafts of a whole batch as flat arrays, one tree per row.
+    """Drafts of a whole batch as flat arrays, one tree of tokens (nodes) per row.
 
     Row ``b`` owns the nodes ``offsets[b]:offsets[b + 1]``. Parents come before their children, and siblings are
     distinct.
@@ -18,7 +18,7 @@ class DraftBatch:
     tokens: NDArray[np.int32]  #: token of each node, shape (nodes,)
     #: index of the parent among the row's nodes, -1 for the last sampled token, shape (nodes,)
     parents: NDArray[np.int32]
-    depths: NDArray[np.int32]  #: 1 for children of the last sampled token, shape (nodes,)
+    depths: NDArray[np.int32]  #: distance from the last sampled token, 1 for its children, shape (nodes,)
     #: estimated probability that the whole path to the node is accepted, shape (nodes,)
     probabilities: NDArray[np.float32]
     offsets: NDArray[np.int64]  #: first node of each row, shape (rows + 1,)

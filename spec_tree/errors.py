@@ -10,7 +10,7 @@ class UnknownTurn(ForestError, LookupError):
 
 
 class DamagedFile(ForestError, ValueError):
-    """A file or bytes cannot be read; the message completes a sentence about it."""
+    """A file or bytes cannot be read; the message is a clause such as "it is not a regular file"."""
 
 
 class DamagedForest(ForestError, ValueError):

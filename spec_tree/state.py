@@ -17,9 +17,9 @@ def _digest(*parts: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogueState:
-    """The position in a dialogue at which the policy generates next, the key of a turn."""
+    """The position in a dialogue at which the policy generates next; turns are stored under this key."""
 
-    exact: int  #: 64-bit hash of the token ids up to the policy's next token
+    exact: int  #: 64-bit hash of all token ids before the policy's next token
     task: str = ""  #: task id; empty if unknown
     tools: str = ""  #: tool-call history as text without observations; empty at the first turn
     env: str = ""  #: environment id; empty if unknown
@@ -30,10 +30,10 @@ class DialogueState:
         return cls(exact=_digest(array("q", prompt_ids).tobytes()), task=task, tools=tools, env=env)
 
     def backoff_states(self) -> tuple[int, int, int, int]:
-        """Return the keys under which earlier turns may be found, nearest first.
+        """Return the keys under which earlier turns may be found, most specific first.
 
-        The keys are the state itself, the same task and tool history, the same task, and the environment; 0 is never a
-        key. Without a task, the second and third key equal the first. Turns without an environment share one key.
+        The keys stand for: this exact state; its task and tool history; its task; its environment. 0 is never a key.
+        Without a task, the second and third key equal the first. Turns without an environment share one key.
         """
         return _backoff_states(self.exact or 1, self.tools, self.task, self.env)
 

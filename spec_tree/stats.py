@@ -16,8 +16,8 @@ class ForestStats:
     cold_bytes: int  #: memory of the turns without an index, bytes
     context_bytes: int  #: memory of live turns' contexts, bytes
     live_bytes: int  #: memory of live turns' drafts and of the learnt weights, bytes
-    drafted: int  #: draft nodes returned since the start
-    accepted: int  #: drafted nodes that were committed since the start
-    committed: int  #: tokens committed since the start
-    evicted_rollouts: int  #: finished turns dropped for the quota of their state or for memory
-    evicted_states: int  #: dialogue states dropped for memory
+    drafted: int  #: draft nodes (proposed tokens) returned since the start
+    accepted: int  #: draft nodes whose token the policy sampled, since the start
+    committed: int  #: sampled tokens passed to ``commit`` since the start
+    evicted_rollouts: int  #: finished turns dropped for their state's quota or for lack of memory
+    evicted_states: int  #: dialogue states dropped for lack of memory

@@ -19,13 +19,13 @@ _SPANS = re.compile(r"hours?|h", re.IGNORECASE)
 class Clock(NamedTuple):
     """A time of the day."""
 
-    seconds: int  #: since midnight if the text names the half of the day, else of the hour as written
-    half: str  #: ``a``, ``p``, or empty if the text does not name it
+    seconds: int  #: seconds since midnight; without a or p, of the time as written
+    half: str  #: ``a`` (a.m.), ``p`` (p.m.), or empty if the text names neither
     written: tuple[int, int, int]  #: hour, minute and second as written
 
 
 def read_clock(text: str) -> Clock | None:
-    # A number alone is no time of the day.
+    # A bare number is no time of the day.
     if len(text) > 80 or not (
         "m" in text.lower() or ":" in text or "\uff1a" in text or "clock" in text or "noon" in text
     ):
@@ -55,9 +55,9 @@ def read_clock(text: str) -> Clock | None:
 
 
 def same_time(gold: str, text: str) -> bool | None:
-    """Return whether two texts give the same time of the day; ``None`` if one gives no time.
+    """Return whether two texts give the same time of the day; ``None`` if a text gives no time.
 
-    Two times in different halves of the day differ. One text may leave the half out.
+    A time a.m. and a time p.m. differ. One of the texts may leave out a.m. or p.m.
     """
     right = read_clock(gold)
     ours = read_clock(text) if right is not None else None

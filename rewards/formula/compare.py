@@ -1,7 +1,7 @@
-"""Comparison of an answer with the gold answer, from text to verdict; run in a worker.
+"""Comparison of an answer with the gold answer, from text to verdict; runs in a worker process.
 
-The order is: equal strings, suspected hacks, comparison by type with values in high precision, then sympy if
-nothing else could decide.
+The order is: test for equal strings, refuse suspected reward hacks, compare by type with values in high precision, and
+ask sympy if nothing else could decide.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from turntree.rewards.reading.scales import VERBS, changes_unknown
 from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
-#: Numbers separated by blanks, some with signs, which are not one value: ``0 -4``.
+#: several numbers separated by blanks, some with signs, not one value: ``0 -4``
 _APART = re.compile(r"-?\d+(?:[.,]\d+)*(?: [-+]\d+(?:[.,]\d+)*)+")
 _CANDIDATES = 3
 _WORDS_BEFORE = 3
 _CLAUSE = re.compile(r"[.;\n](?=\s)")
 _LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
-_LETTER_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  #: Letters that may be a word or a product.
+_LETTER_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  #: letters that may be a word or a product
 _LETTERS = re.compile(r"\s*(?:\\(?:text[a-z]*|mathrm)\s*\{)?\s*([A-Za-z]{2,})\s*\}?\s*\.?\s*")
-#: Letters whose meaning a command fixes.
+#: text in which a command says that letters are words
 _NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
-_GOES_ON = re.compile(r"\s*[+^~\u00b1]")  #: Text that makes something else of the number before it: ``5+``.
-#: Commands of formulas; such text is parsed as a whole or not at all.
+_GOES_ON = re.compile(r"\s*[+^~\u00b1]")  #: text that changes the number before it: ``5+``
+#: commands that mark a formula; such text is parsed as a whole or not at all
 _IN_FORMULA = re.compile(r"\\(?!text|boxed|[$%(),;:! \[\]])[a-zA-Z]")
 
 
@@ -68,16 +68,16 @@ def compare(gold: str, answer: Answer, answer_format: AnswerFormat, question: st
 
     Args:
         gold: The right answer, plain or LaTeX.
-        answer: The answer of a text.
+        answer: The answer extracted from a text.
         answer_format: Rules of the data set.
-        question: The question given to the policy, if known; repeating it is no answer.
+        question: The question given to the policy, if known; an answer that repeats the question is wrong.
 
     Returns:
-        The verdict, ungraded only if the gold answer cannot be parsed or computed.
+        The verdict; it is ungraded only if the gold answer cannot be parsed or computed.
     """
     gold, answer = bared(without_hidden(gold)), answer._replace(text=bared(answer.text))
     verdict = _compare(gold, answer, answer_format)
-    # The policy chooses its answers, so an answer that the verifier cannot handle must never become ungraded.
+    # The policy controls its answers, so an answer that the verifier cannot handle counts as wrong, not as ungraded.
     if verdict.correct is None and understands(gold, answer_format):
         return Verdict(correct=False, status=Status.UNPARSEABLE, flags=(flags.NOT_UNDERSTOOD,))
     if verdict.correct and (question or answer_format.kind is Kind.INTEGER):
@@ -104,11 +104,11 @@ def understands(gold: str, answer_format: AnswerFormat) -> bool:
 def _checked_against_question(
     verdict: Verdict, gold: str, answer: Answer, answer_format: AnswerFormat, question: str
 ) -> Verdict:
-    # A right value is still wrong if the answer leaves the requested operation undone.
+    # A right value is still wrong if the answer does not carry out the operation that the question asks for.
     try:
         right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
     except (Malformed, Suspect, LimitExceeded):
-        return verdict  # words, options
+        return verdict  # the texts are words or options, not formulas
     beside, units = ([part.unit for part in walk(node) if isinstance(part, Quantity)] for node in (right, ours))
     if any(is_second_answer(unit, beside=" ".join(beside), question=question) for unit in units):
         return _suspect(flags.CANDIDATES)
@@ -129,7 +129,7 @@ def _compare(gold: str, answer: Answer, answer_format: AnswerFormat) -> Verdict:
         for beside in answer.alternatives:
             if not _compare_text(gold, beside, answer_format, prose=False).correct:
                 return _suspect(flags.HEDGE)
-        # Three or more different boxes in a boxes are a list of candidates, unless the task asks for a list.
+        # Three or more different boxes in a row are a list of candidates, unless the task asks for a list.
         if len(set(boxes)) >= _CANDIDATES and not _is_list(gold):
             return _suspect(flags.CANDIDATES)
     elif len(boxes) > 1 and _is_list(gold):
@@ -207,7 +207,7 @@ def _compare_as_read(gold: str, text: str, answer_format: AnswerFormat, *, prose
 
 
 def _is_anagram(gold: str, text: str) -> bool:
-    # A gold word whose letters come in another order: a product of variables would be equal, a word is not.
+    # Refuse a gold word with its letters in another order: as products of variables, the two would be equal.
     right, ours = (_LETTERS.fullmatch(one) for one in (gold, text))
     if right is None or ours is None:
         return False
@@ -221,7 +221,7 @@ def _has_letter_run(text: str) -> bool:
 
 
 def _same_letters(gold: str, text: str) -> bool:
-    # Letters are variables here: mg and gm are equal, x\sin x and xsinx too.
+    # Letters are read as variables here: mg equals gm, and x\sin x equals xsinx.
     try:
         right, ours = (parse(one, letters=_has_letter_run(one)) for one in (gold, text))
     except (Malformed, Suspect, LimitExceeded):
@@ -239,7 +239,7 @@ def _parsed(text: str, *, prose: bool) -> Node:
     try:
         return parse(text)
     except Malformed:
-        # Text cut out of a sentence may hold other words; exactly one value among them is accepted.
+        # Text cut out of a sentence may contain words around the answer; it must contain exactly one value.
         if not prose:
             raise
     found = _NUMBER_OR_FORMULA.findall(text)
@@ -299,7 +299,7 @@ def _suspect(flag: str) -> Verdict:
 
 
 def is_understood(node: Node) -> bool:
-    """Return whether every value in a tree can be computed for some values of its variables."""
+    """Return whether every value in a tree can be computed, for some values of the tree's variables."""
     if isinstance(node, Words | Const):
         return True
     if isinstance(node, Group | Matrix | Quantity | Ratio | Rel | SetOp):

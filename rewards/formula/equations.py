@@ -1,7 +1,7 @@
-"""Equations and inequalities in several variables, compared by the points that satisfy them.
+"""Comparison of equations and inequalities in several variables, by the points that satisfy them.
 
-Two equations are equal if one is a constant times the other, or if the solutions of each, found for a variable
-that enters linearly, satisfy the other.
+Two equations are equal if one is a constant times the other. They are also equal if the solutions of each satisfy the
+other; solutions are found for a variable in which the equation is linear.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
     with mp.workdps(DIGITS):
         factor = _constant_factor(left, right, names)
         if factor is not None:
-            # A negative factor turns an inequality around.
+            # A negative factor reverses an inequality.
             turned = sign if isinstance(factor, mp.mpc) or factor > 0 else _TURNED.get(sign, sign)
             return turned == other
         if sign != "=" or other != "=" or _has_factor(left, right, names) or _has_factor(right, left, names):
@@ -76,7 +76,7 @@ def _points(names: list[str]) -> list[dict[str, Value]]:
 
 def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
     factors = []
-    beside = is_complex(left) or is_complex(right)  # conjugates have the same distance from every real number
+    beside = is_complex(left) or is_complex(right)  # complex conjugates have equal distances from every real number
     for point in _points(names):
         if beside:
             point = {name: mp.mpc(value := real(x), 1 + 3 * value) for name, x in point.items()}
@@ -87,7 +87,7 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
             continue
         if not beside and (isinstance(one, mp.mpc) or isinstance(other, mp.mpc)):
             return None
-        # Random points almost never solve an equation, so a side is 0 everywhere: no factor is defined.
+        # Random points almost never solve an equation, so this side is 0 everywhere and no factor is defined.
         if one == 0 or other == 0:
             return None
         factors.append(other / one)
@@ -102,7 +102,7 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
 
 
 def _has_factor(equation: Node, other: Node, names: list[str]) -> bool:
-    # Finds a factor of one equation that the other one lacks: where the factor is 0, only one of them holds.
+    # Find a factor of one equation that the other equation lacks: where the factor is 0, only one equation holds.
     if not isinstance(equation, Add):
         return False
     for factor in (part for part in walk(equation) if isinstance(part, Add | Sym) and part is not equation):
@@ -139,7 +139,7 @@ def _solves(equation: Node, other: Node, names: list[str]) -> bool:
                 values = [
                     real(Evaluation({**point, name: Fraction(at)}, real_only=True).value(equation)) for at in (0, 1, 2)
                 ]
-                # Three values show whether the equation is linear in the variable.
+                # Values at three points show whether the equation is linear in the variable.
                 slope = values[1] - values[0]
                 if slope == 0 or values[0] == 0 or abs(values[2] - values[1] - slope) > abs(slope) * mp.mpf(10) ** -30:
                     break

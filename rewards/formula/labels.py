@@ -1,6 +1,6 @@
 """Labels before a value: ``x = 5``, ``f(x) = 2x``, and chains ``2 + 3 = 5``.
 
-Only text that can be a name is dropped; any other side has a value, which must agree.
+Only a side that can be a name is dropped. The values of all other sides must agree.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from turntree.rewards.limits import LimitExceeded
 
 
 def labelled(relation: Rel) -> tuple[Node | None, Node | None]:
-    """Split ``name = value``.
+    """Split ``name = value`` into name and value.
 
     Returns:
         ``(None, None)`` if neither side is a name, or the name occurs in the value.
@@ -61,14 +61,14 @@ def named_first(relation: Rel) -> Rel:
 
 
 def as_range(node: Node) -> Node:
-    """Turn a relation about a named function into one about its values: ``0 < f(x) < 1``."""
+    """Turn a relation about a named function, ``0 < f(x) < 1``, into a relation about its values."""
     if not isinstance(node, Rel):
         return node
     return Rel(tuple(Sym("y") if isinstance(side, Applied) else side for side in node.terms), node.signs)
 
 
 def same_name(one: Node, other: Node) -> bool:
-    # y and f(x) name the same graph.
+    # y and f(x) count as the same name: both name the graph of a function.
     graphs = [name == Sym("y") or (isinstance(name, Applied) and name.args == (Sym("x"),)) for name in (one, other)]
     return ordered(one) == ordered(other) or (all(graphs) and Sym("y") in (one, other))
 
@@ -98,7 +98,7 @@ def is_name(node: Node) -> bool:
 
 
 def _is_linear(node: Node) -> bool:
-    # A multiple or a shift of one variable fixes the variable, as in 2x = 5, so it is more than a name.
+    # A multiple or a shift of one variable is more than a name: 2x = 5 determines x.
     names = free_variables(node)
     if len(names) != 1 or not isinstance(node, Add | Mul):
         return False
@@ -113,7 +113,7 @@ def _is_linear(node: Node) -> bool:
 
 
 def held_chain(answer: Rel, gold: Node) -> list[Node]:
-    """Return the sides of a chain that must agree, without names and expressions in other variables."""
+    """Return the sides of a chain that must agree: all but names and expressions in other variables."""
     sides = [side for side in named_first(answer).terms if side is not None]
     known = free_variables(gold)
     # Leading names only label the chain: in "A = x = 2 + 3 = 5" the sides from 2 + 3 on must agree.

@@ -30,7 +30,7 @@ _MOST_SIGNS = 4
 
 
 def items_of(group: Group) -> tuple[Node, ...]:
-    """Return the elements of a list, with double signs expanded; a label of the first applies to all."""
+    """Return the elements of a list, with plus-minus expanded; a label of the first applies to all."""
     items: list[Node] = []
     for item in group.items:
         spread = both_signs(item)
@@ -49,7 +49,7 @@ def items_of(group: Group) -> tuple[Node, ...]:
 
 
 def _without_dots(items: list[Node]) -> list[Node]:
-    # Fill in an ellipsis between whole numbers in equal steps: 1, 2, \dots, 10.
+    # Replace an ellipsis between equally spaced whole numbers by these numbers: 1, 2, \dots, 10.
     indices = [index for index, item in enumerate(items) if isinstance(item, Sym) and item.name in _DOTS]
     if len(indices) != 1 or not 2 <= indices[0] < len(items) - 1:
         return items
@@ -65,7 +65,8 @@ def _without_dots(items: list[Node]) -> list[Node]:
 def without_domain(gold: Node, answer: Node) -> tuple[Node, Node]:
     r"""Drop the points that are excluded from the domains of both values: ``x + 1, x \ne 1``.
 
-    The answer may exclude points at which the gold answer has no value, and may omit exclusions of the gold answer.
+    The answer may exclude points at which the gold answer has no value, and may omit points that the gold answer
+    excludes.
     """
     if not isinstance(gold, Group) and not isinstance(answer, Group):
         return gold, answer
@@ -77,7 +78,7 @@ def without_domain(gold: Node, answer: Node) -> tuple[Node, Node]:
 
 
 def _domain(node: Node) -> tuple[Node, list[dict[str, Fraction]]]:
-    # Anything else beside the value means that this is a list, not a value with a domain.
+    # If anything but exclusions stands beside the value, this is a list, not a value with a domain.
     if not isinstance(node, Group) or node.opening or isinstance(node.items[0], Rel):
         return node, []
     points: list[dict[str, Fraction]] = []
@@ -123,8 +124,8 @@ def both_signs(node: Node) -> Node:
         return node
     if isinstance(node, Add) and all(part.sign > 0 for part in walk(node) if isinstance(part, Signed)):
         indices = [index for index, term in enumerate(node.terms) if isinstance(term, Signed)]
-        # Independent signs in one sum: the number of values doubles with each, hence the bound.
-        if 1 < len(indices) <= _MOST_SIGNS:  # each double sign by itself
+        # With independent signs in one sum, every sign doubles the number of values, hence the bound.
+        if 1 < len(indices) <= _MOST_SIGNS:  # each plus-minus varies on its own
             return Group(
                 tuple(_chosen(node, indices, signs) for signs in product((1, -1), repeat=len(indices))), "{", "}"
             )

@@ -5,12 +5,12 @@ from fractions import Fraction
 from turntree.rewards.formula.syntax.nodes import Add, Const, Group, Matrix, Mul, Node, Num, Sym
 from turntree.rewards.formula.syntax.walk import free_variables
 
-#: Unit vectors along the axes.
+#: names of the unit vectors and the index of their axis
 _AXES = {f"{accent}({name})": axis for accent in ("hat", "vec") for axis, name in enumerate("ijk")}
 
 
 def as_matrix(node: Node) -> Matrix | None:
-    """Carry out the sums and products of a matrix; return ``None`` for any other node."""
+    """Compute the sums and products of matrices in a node; return ``None`` if the result is no matrix."""
     if isinstance(node, Matrix):
         return node
     if isinstance(node, Add):
@@ -43,7 +43,7 @@ def as_vectors(gold: Node, answer: Node) -> tuple[_Entries, _Entries] | None:
     r"""Return the entries of two vectors in different notations: column, tuple, ``\hat{i} + 2\hat{j}``.
 
     Returns:
-        ``None`` unless both are vectors, at most one of them a tuple.
+        ``None`` unless both are vectors and at most one is a tuple.
     """
     known, other = isinstance(gold, Matrix | Group), isinstance(answer, Matrix | Group)
     if (known and type(gold) is type(answer)) or not (known or isinstance(gold, Add | Mul)):
@@ -52,7 +52,7 @@ def as_vectors(gold: Node, answer: Node) -> tuple[_Entries, _Entries] | None:
     right, ours = _entries(gold, named=named), _entries(answer, named=named)
     if right is None or ours is None:
         return None
-    if named:  # an axis may be left out
+    if named:  # with named axes, an axis may be left out
         longest = max(len(right), len(ours))
         right, ours = (one + (Num(Fraction(0)),) * (longest - len(one)) for one in (right, ours))
     return right, ours

@@ -13,13 +13,13 @@ from turntree.rewards.result import Status, Verdict
 
 _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 _WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)", re.DOTALL)
-#: Text beside an option: ``(B), 4``, ``(B) 4 or 5``.
+#: text after an option that offers something else: ``(B), 4``, ``(B) 4 or 5``
 _BESIDE = re.compile(r"^[,;/&|+]|^and\b|\([a-z]\)|\b(?:or|not)\b")
 _FURTHER_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
 _QUAD = re.compile(r"\\q?quad(?![a-z])|\\\\")
 _GAP = re.compile(r"\\(?:\\|(?:newline|q?quad)(?![a-z])|[hv]space\*?\s*\{[^{}]*\}|[,;:!> ])|[~\n]")
 _ENCLOSED = re.compile(r"\([^()]*\)")
-#: A letter with its mark: after a gap, a sign or a word, and without a mark between values.
+#: an option letter: with its mark after a line break, a sign or a word; or without a mark between values
 _MARKED = re.compile(
     r"\n\s*\(?([A-Za-z])\s*[.):](?=\s*\S)|[^\sA-Za-z]\s*([A-Z])\s*[.):](?=\s*\S)|"
     r"[A-Za-z]\s+([A-Z])[.)](?=\s+\S)|[,;]\s*([A-Z])\s+(?=[\d\\$-])"
@@ -52,9 +52,9 @@ def named_letters(text: str) -> tuple[str, ...] | None:
 
 
 def same_letters(gold: str, text: str) -> bool | None:
-    """Return whether an answer lists the gold answer's options; ``None`` if one of them lists none.
+    """Return whether an answer lists the gold answer's options; ``None`` if one of the texts lists no options.
 
-    Order counts if the gold answer is not in alphabetical order, as in tasks that ask for an order.
+    Order counts only if the gold answer is not in alphabetical order, since such a task asks for an order.
     """
     right = named_letters(gold)
     ours = named_letters(text) if right else None
@@ -79,7 +79,7 @@ def _names_several(text: str, first: str, allowed: str) -> bool:
 
 
 def compare_option(gold: str, text: str, answer_format: AnswerFormat) -> Verdict | None:
-    """Compare the letter that a text names.
+    """Compare the option letter that a text names with the gold answer.
 
     Returns:
         ``None`` if the answer is no letter and the data set is not multiple choice.

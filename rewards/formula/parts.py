@@ -24,7 +24,7 @@ from turntree.rewards.reading import flags
 class Parts(ABC):
     @abstractmethod
     def equal(self, gold: Node, answer: Node) -> bool | None:
-        """Return whether an answer is right; ``None`` if neither could be shown."""
+        """Return whether an answer is right; ``None`` if neither right nor wrong could be shown."""
 
     def _sets(self, gold: Node, answer: Node) -> bool | None:
         if not isinstance(gold, Rel) or not isinstance(answer, Rel):
@@ -93,7 +93,7 @@ class Parts(ABC):
     def _in_order(self, gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool | None:
         if len(gold) != len(answer):
             return False
-        # One difference decides; one open part leaves the whole open.
+        # One different part makes the whole different. One undecided part leaves the rest undecided.
         verdicts = [self.equal(right, ours) for right, ours in zip(gold, answer, strict=True)]
         return False if False in verdicts else None if None in verdicts else True
 
@@ -105,13 +105,13 @@ class Parts(ABC):
         others = [labelled(item)[0] if isinstance(item, Rel) else None for item in ours]
         if None not in names and len({ordered(name) for name in names if name}) == len(names) > 1 and None in others:
             return self._in_order(right, ours)
-        if gold.opening or len(distinct(right)) == len(right):  # a bare list that names a value twice has it twice
+        if gold.opening or len(distinct(right)) == len(right):  # without brackets, a value named twice counts twice
             right, ours = distinct(right), distinct(ours)
         if len(right) != len(ours):
             if len(right) == 1:
                 raise Suspect(flags.CANDIDATES)
             return False
-        # Each gold item takes the first equal item; equality is close to transitive, so greedy matching suffices.
+        # Match each gold item with the first equal item; equality is nearly transitive, so greedy matching suffices.
         remaining = list(ours)
         for item in right:
             for index, other in enumerate(remaining):
@@ -142,7 +142,7 @@ class Parts(ABC):
         right, ours = sides
         if len(right) != len(ours):
             return False
-        # 0 : 0 is no ratio; by cross products it would equal every ratio.
+        # 0 : 0 is no ratio; by cross products, 0 : 0 would equal every ratio.
         if any(all(equal(part, Num(Fraction(0))) is True for part in side) for side in sides):
             return False
         if len(right) == 2 and equal(right[1], Num(Fraction(0))) is True:

@@ -1,4 +1,4 @@
-"""Texts without insignificant characters, for comparison as strings."""
+"""Removal of insignificant characters, for comparison of texts as strings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STYLE = re.compile(
     r"mbox|operatorname)(?![a-zA-Z])|\\[,!;: ]|\\q?quad(?![a-zA-Z])|(?<!\\)[${}~\s]|\\[()]|\\ "
 )
 _STOP = re.compile(r"(?<!\.)\.$")
-_ENDING = frozenset(" ~.,;:!d\\")  #: Last characters of text that may be dropped after an answer.
+_ENDING = frozenset(" ~.,;:!d\\")  #: characters that may be dropped at the end of an answer
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf)?|mathrm|mathbf|mathit|mbox|operatorname|boxed)\s*(?![a-zA-Z])|\\[,!;:()\[\]]|[${}~]"
 )
@@ -21,13 +21,13 @@ _LEADING = re.compile(r"(?:\s|~|\\(?:displaystyle|textstyle|q?quad)(?![a-zA-Z])|
 _TRAILING = re.compile(r"(?:\s|~|\\(?:q?quad)(?![a-zA-Z])|\\[,!;: ]|(?<![.\\])\.(?=\s*$)|(?<!\\)\\(?=$))+$")
 _MATH = re.compile(r"\$([^$]*)\$|\$\$([^$]*)\$\$|\\\(((?:(?!\\[()]).)*)\\\)|\\\[((?:(?!\\[\[\]]).)*)\\\]", re.DOTALL)
 _SIZED = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)\s*(?=[()\[\]])")
-#: Upright letters that are words, or a unit.
+#: letters in upright type that are words or a unit
 _ROMAN = re.compile(r"(?:(\\circ|\\mu)\s*)?\\mathrm\s*\{(?(1)(?=\w\})|(?=[ (]|[^{}]{2}))")
 _SPACES = re.compile(r"(?:(?<!\\)~|[\n\t\u00a0])+")
 _BOX_OF_TEXT = re.compile(r"\\[mh]box\s*\{")
 _COLON = re.compile(r"(?:\\!)*\\colon(?![a-zA-Z]) ?(?:\\!)*|\{:\}")
 _BAR = re.compile(r"\\mid(?![a-zA-Z]) ?")
-#: Invisible braces around something that is no list.
+#: invisible TeX braces around text that is no list
 _BRACED = re.compile(r"\{(?!.*\\(?:over|choose|atop)(?![a-z]))((?:[^{},]|\{(?:[^{},]|\{[^{},]*\})*\})*)\}")
 
 
@@ -47,7 +47,7 @@ def bared(text: str) -> str:
         text = _ROMAN.sub(lambda match: (match[1] or "") + r"\text{", text)
     if "\\mbox" in text or "\\colon" in text:
         text = _COLON.sub(":", _BOX_OF_TEXT.sub(r"\\text{", text))
-    if text.count("\\mid") % 2 == 0 and "\\mid" in text:  # a single one stands between two things
+    if text.count("\\mid") % 2 == 0 and "\\mid" in text:  # a single \mid is a divider, not a pair of bars
         text = _BAR.sub("|", text)
     while True:
         inner = text

@@ -1,4 +1,4 @@
-"""Values with units. A unit may be added or dropped, but never contradicted."""
+"""Values with units. An answer may add or omit the unit, but must not contradict it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def without_unit(node: Node) -> Node:
 
 
 def unit_of(node: Node) -> Unit | None:
-    # None also for a unit without meaning.
+    # Returns None also for unit words without meaning, such as "total".
     return read_unit(node.unit) if isinstance(node, Quantity) else None
 
 
 def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """Return the values of two quantities in the first one's unit; ``None`` if their words conflict.
+    """Return the values of two quantities in the gold answer's unit; ``None`` if their words conflict.
 
     Raises:
-        Suspect: Words of the answer negate or blur it, or name a second answer.
+        Suspect: Words of the answer negate or hedge its value, or name a second answer.
     """
     words, ours = (node.unit if isinstance(node, Quantity) else "" for node in (gold, answer))
     check_words(ours)
@@ -86,7 +86,7 @@ def _as_quantity(product: Mul) -> Node:
 def united(node: Node) -> Node:
     """Join a quantity in several units: ``1 hour 30 minutes`` becomes 90 minutes.
 
-    The units must have one dimension and get smaller.
+    All units must have the same dimension, each smaller than the one before.
     """
     if not isinstance(node, Add | Group):
         return node

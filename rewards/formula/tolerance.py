@@ -1,4 +1,4 @@
-"""Tolerances of a data set for single numbers."""
+"""Tolerances that a data set grants for single numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def within_tolerance(gold: Node, answer: Node, answer_format: AnswerFormat) -> b
 
 
 def is_rounding(value: Node, rounded: Node) -> bool:
-    """Return whether a number is another one, rounded or cut off at its last digit."""
+    """Return whether ``rounded`` is ``value``, rounded or cut off at the last digit of ``rounded``."""
     exact, written = _number(value), _number(rounded)
     if exact is None or written is None:
         return True

@@ -1,6 +1,7 @@
 """Comparison by type: sets by matching, tuples in order, intervals, matrices, ratios, units, equations, values.
 
-A type that cannot be the gold answer's is a difference. An answer with more values than asked for raises ``Suspect``.
+An answer of a type that the gold answer cannot have is wrong. An answer with more values than asked for raises
+``Suspect``.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from turntree.rewards.reading import flags
 from turntree.rewards.reading.scales import numeral
 
 _ARTICLES = frozenset(str.split("the a an is are it there in of to on"))
-_KINDS = frozenset(("function", "number", "integer"))  #: Nouns that an answer may add: an ``odd function`` is ``odd``.
+_KINDS = frozenset(("function", "number", "integer"))  #: nouns that an answer may add: an ``odd function`` is ``odd``
 _DECIMAL = 10
-_NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))  #: Signs of relations that describe no set of numbers.
+_NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))  #: relation signs that describe no set of numbers
 _POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")  #: Names of points.
 _BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
 
 
-#: Words that name a value, or are synonyms.
+#: phrases that name a value, and synonyms
 _PHRASES: dict[str, Node] = {
     **dict.fromkeys(("does not exist", "doesn't exist", "do not exist", "no limit", "nonexistent"), Words(("dne",))),
     **dict.fromkeys(
@@ -74,7 +75,7 @@ def named_by_phrase(node: Node) -> Node:
 
 
 def _content(words: tuple[str, ...]) -> tuple[str, ...]:
-    # Articles and the like are all that some answers consist of; those keep their words.
+    # An answer that consists only of articles and the like keeps its words.
     return tuple(word for word in words if word not in _ARTICLES) or words
 
 
@@ -90,19 +91,19 @@ def check_labels(gold: Node, answer: Node) -> None:
 
 
 class Comparison(Parts):
-    """Compare one answer with one gold answer; ``method`` then names the method that decided."""
+    """Compares one answer with one gold answer; ``method`` then names the method that decided."""
 
     def __init__(self) -> None:
         self.method = "typed"
 
     def equal(self, gold: Node, answer: Node) -> bool | None:
-        """Return whether an answer is right; ``None`` if neither could be shown.
+        """Return whether an answer is right; ``None`` if neither right nor wrong could be shown.
 
         Raises:
-            Suspect: The answer asks for credit without committing to one value.
+            Suspect: The answer does not commit to one value.
             LimitExceeded: A value is too large.
             Undefined: The answer has no value.
-            CannotEvaluate: The answer has an operation that this package does not carry out.
+            CannotEvaluate: The answer has an operation that this package does not compute.
         """
         if ordered(gold) == ordered(answer):
             return True
@@ -111,7 +112,7 @@ class Comparison(Parts):
             return self._words(gold, answer)
         if isinstance(answer, Rel) and set(answer.signs) == {"="}:
             answer = _without_undone(answer)
-        # The gold answer may leave an integral undone; the answer may only if the gold answer does.
+        # The answer may leave an operation such as an integral unevaluated only if the gold answer does.
         if is_undone(answer):
             if not is_undone(gold):
                 raise Suspect(flags.RESTATED)
@@ -182,7 +183,7 @@ class Comparison(Parts):
             known = gold.name is not None and answer.name is not None
             if known and ordered(gold.name or gold) != ordered(answer.name or answer):
                 return False
-            # Congruent values differ by a whole number of moduli.
+            # Congruent values differ by a multiple of the modulus.
             same = equal(gold.modulus, answer.modulus)
             turns = Mul((Add((gold.value, Mul((MINUS_ONE, answer.value)))), Pow(gold.modulus, MINUS_ONE)))
             return same and equal(turns, Call("floor", (turns,)))
@@ -232,7 +233,7 @@ class Comparison(Parts):
         return self.equal(gold, values[-1])
 
     def _rounded(self, gold: Node, exact: list[Node], rounded: list[Node]) -> bool | None:
-        # In "5 is about 5.03" only a gold answer with decimals may be the approximation.
+        # In "5 is about 5.03", the approximation may be the answer only if the gold answer has decimals.
         for other in exact[1:]:
             if self.equal(exact[0], other) is False:
                 raise Suspect(flags.FALSE_CHAIN)
@@ -253,7 +254,7 @@ class Comparison(Parts):
         verdict = self.equal(*values)
         if verdict is True or all(dimensions):
             return verdict
-        # One side without the sign: 25 % may be written as 0.25.
+        # One side has no percent sign: 25 % may be written as 0.25.
         if "percent" in dimensions:
             bare, marked = (ours, right) if dimensions[0] else (right, ours)
             return self.equal(bare, Mul((marked, Num(Fraction(1, 100)))))
@@ -266,7 +267,7 @@ class Comparison(Parts):
             return False
         turn = Mul((Const("pi"), Num(Fraction(1, 180))))
         plain = answer if other == "radian" else gold
-        # A bare number without pi is ambiguous: 3 may be degrees.
+        # A bare number without pi is ambiguous: 3 may be degrees or radians.
         if not any(isinstance(part, Const) and part.name == "pi" for part in walk(plain)):
             return False
         return self.equal(
@@ -275,7 +276,7 @@ class Comparison(Parts):
 
 
 def _without_undone(relation: Rel) -> Node:
-    # A side left undone only labels the last side: \int_0^1 x\,dx = 1/2 is the value 1/2.
+    # A side with an unevaluated operation only labels the last side: \int_0^1 x\,dx = 1/2 is the value 1/2.
     kept = tuple(side for side in relation.terms[:-1] if side is None or not is_undone(side))
     last = relation.terms[-1]
     if last is None or is_undone(last) or len(kept) == len(relation.terms) - 1:

@@ -10,7 +10,7 @@ class Unit(NamedTuple):
     """The dimension and scale of a unit."""
 
     dimension: str  #: name of the dimension; for an unknown noun, the noun
-    factor: Fraction = Fraction(1)  #: size in the first unit of the dimension's row in the table
+    factor: Fraction = Fraction(1)  #: size, measured in the first unit of the dimension's table row
     known: bool = True  #: whether the table below has the unit
 
 
@@ -88,7 +88,7 @@ _WRITTEN_OUT = {
 
 @lru_cache(maxsize=256)
 def read_unit(text: str) -> Unit | None:
-    """Return the dimension and scale of a unit; ``None`` if its words have no meaning ("exactly", "total").
+    """Return the dimension and scale of a unit; ``None`` if the words name no unit ("exactly", "total").
 
     Args:
         text: Words and signs as in ``Quantity.unit``.

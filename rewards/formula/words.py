@@ -1,4 +1,4 @@
-"""Words around values that negate, blur or oppose them, or that are answers by themselves."""
+"""Words around values that negate, hedge or oppose the values, or that are answers themselves."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from turntree.rewards.formula.units import read_unit
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.scales import ASKING, changes_named
 
-#: ``5 more pages`` is a number of pages, but ``5 more than`` is not.
+#: comparing words that only count things: ``5 more pages`` is a number of pages, ``5 more than`` is not
 _COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
-#: Parts of a label that describe what it counts: ``days with no rain``, ``area under the curve``.
+#: parts of a label that describe the counted thing: ``days with no rain``, ``area under the curve``
 _DESCRIBING = re.compile(
     r"(?<=[a-z] )(?<!answer )(?<!value )(?:(?:with no|without) (?!(?:a|an|the|any)\b)|"
     r"(?:under|above|below|between|around|over) (?:the|a|two) (?!answer|result|value|solution))[a-z]+|"
     r"(?<!at )\b(?:least|smaller|larger|greater|all)(?= (?!than|the|of|or|and|but|answers?|values?)[a-z])"
 )
-#: Words of a label that reject its value as the answer.
+#: words of a label that reject the value as the answer
 _REJECTING = frozenset(
     str.split("rejected discarded excluded eliminated ruled dismissed invalid option former old attempt mistake")
 )
@@ -25,7 +25,7 @@ _NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)\.?$")
 _TITLED = re.compile(r"\b(?:Mrs?|Ms|Dr)\.? [A-Z]")
 _MONTHS = frozenset(str.split("january february march april may june july august september october november december"))
 _ANSWERS = re.compile(r"\b(?:even|odd|yes|true|false)$", re.IGNORECASE)
-#: Words that oppose each other, one axis per row.
+#: opposite words; each row is an axis, and `` / `` separates its poles
 _AXES = tuple(
     {word: pole for pole, words in enumerate(row.split(" / ")) for word in words.split()}
     for row in """am morning / pm afternoon evening night
@@ -77,10 +77,10 @@ def opposed(unit: str, other: str) -> bool:
 
 
 def check_words(text: str) -> None:
-    """Refuse words that negate or blur a value.
+    """Refuse words that negate or hedge a value.
 
     Raises:
-        Suspect: There is such a word.
+        Suspect: The text has such a word.
     """
     for word in re.findall(r"[A-Za-z']+", _COMPARED.sub("", text.lower())):
         if word in flags.NEGATIVE_WORDS:
@@ -104,10 +104,10 @@ def check_label(words: tuple[str, ...]) -> None:
 
 
 def is_second_answer(unit: str, *, beside: str, question: str = "") -> bool:
-    """Return whether the last word after a number is an answer too, and the other value lacks it.
+    """Return whether the last word after a number is a second answer that the other value lacks.
 
-    A name is an answer if it has a title, or if the question only has it with a capital. Counted things, units and
-    months are not answers, whatever their first letter.
+    A name is an answer if it has a title (Mr.), or if the question writes it only with a capital letter. Counted
+    things, units and months are not answers, even with a capital letter.
 
     Example:
         >>> question = "How many eggs does James have more than Mary?"

@@ -1,1 +1,1 @@
-"""Worker processes that compare answers, so that no answer can affect the trainer."""
+"""Worker processes that compare answers, so that no answer can crash or block the trainer."""

@@ -1,8 +1,8 @@
 """The thread that owns this process's workers and waits on their sockets.
 
-Other threads submit jobs and get futures. A job ends within its deadline: an overrunning worker is killed and
-replaced. A job that fails by its own fault is retried once on a new worker. If the retry fails too, the gold answer
-is tried alone: the answer is wrong if that succeeds, and ungraded if not.
+Other threads submit jobs (one comparison each) and get futures. A job ends within its deadline: a worker that takes
+longer is killed and replaced. A job that fails through its own fault is retried once on a new worker. If the retry
+fails, too, the gold answer is tried alone. If that succeeds, the answer is wrong, otherwise ungraded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
-#: deadlines granted to a comparison that gets less than half of a processor; ungraded after that
+#: maximum deadlines for a comparison that gets less than half of a processor; ungraded after that
 _STARVED_DEADLINES = 10
-#: signals that a process causes itself; all other signals come from outside
+#: signals that a process causes by its own fault; all other signals come from outside
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
 
 
 class Waker:
-    """A socket pair by which any thread wakes the owner's ``select``."""
+    """A socket pair with which any thread wakes the owner thread from ``select``."""
 
     def __init__(self) -> None:
         self.receiver, self._sender = socket.socketpair()
@@ -44,7 +44,7 @@ class Waker:
         self._sender.setblocking(False)
 
     def wake(self) -> None:
-        # A full or closed socket needs no second byte: the owner is awake already, or gone.
+        # If the socket is full or closed, the owner is about to wake or gone, so the byte is not needed.
         with contextlib.suppress(OSError):
             self._sender.send(b".")
 
@@ -111,19 +111,19 @@ class Owner:
             self._resolve_all()
 
     def _wait_seconds(self) -> float | None:
-        # Seconds until the next patience or deadline ends; None waits for a socket alone.
+        # Seconds until the next deadline, or until the next run counts as slow; None: wait only for sockets.
         settings, now = self._settings, monotonic()
         ends = []
         for run in self._runs.values():
             impatient = run.cpu_seconds is None
             end = run.started + (settings.patience_seconds if impatient else self._deadline(run))
-            # A starved run is past its deadline; look again after a tenth of a deadline instead of spinning.
+            # A starved run (too little processor time) is past its deadline: look again later instead of spinning.
             ends.append(end if end > now or impatient else now + settings.deadline_seconds / 10)
         return max(0.0, min(ends) - now) if ends else None
 
     def _start_tasks(self) -> None:
         slow = sum(run.slow for run in self._runs.values())
-        # Slow runs have slots of their own, so short comparisons never wait for long ones.
+        # Slow runs have slots of their own, so short comparisons never wait for long comparisons.
         while self._fast_queue and len(self._runs) - slow < self._settings.slots:
             self._start(self._fast_queue.popleft(), slow=False)
         while self._slow_queue and slow < self._settings.slots:
@@ -138,13 +138,13 @@ class Owner:
             try:
                 worker = self._workers.take(fresh=bool(task.deaths or task.failures or gone))
             except IsolationError:
-                # Back in the queue, so that ``_resolve_all`` resolves its future.
+                # Put the task back in the queue, so that ``_resolve_all`` resolves its future.
                 self._fast_queue.appendleft(task)
                 raise
             try:
                 worker.channel.send(task.job)
                 break
-            except OSError:  # killed while it was idle
+            except OSError:  # the worker was killed while idle
                 self._workers.reap(worker)
                 gone += 1
                 if gone > 2 * self._settings.slots + _TRIES:
@@ -176,7 +176,7 @@ class Owner:
             if run.cpu_seconds is None and spent >= settings.patience_seconds:
                 run.cpu_seconds = cpu_seconds(run.worker.pid)
             if spent >= self._deadline(run):
-                if run.worker.channel.poll():  # it ended while this thread was not scheduled
+                if run.worker.channel.poll():  # the comparison ended while this thread was not scheduled
                     self._finish(run)
                     continue
                 starved = self._is_starved(run)
@@ -198,19 +198,19 @@ class Owner:
                     self._slow_queue.append(run.task)
 
     def _deadline(self, run: Run) -> float:
-        # The first try gets a quarter of the deadline: most overruns are accidents of a worker.
+        # The first try gets a quarter of the deadline: most overruns come from a disturbed worker, not from the answer.
         whole = self._settings.deadline_seconds
         return whole if run.task.failures else max(whole / 4, self._settings.patience_seconds)
 
     def _is_starved(self, run: Run) -> bool:
-        # A worker that got less than half of a processor is slowed by the machine, not by the comparison.
+        # If a worker got less than half of a processor, the machine slowed it down, not the comparison.
         used = cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
         return used < (self._deadline(run) - self._settings.patience_seconds) / 2
 
     def _retry_death(self, run: Run, death: int) -> None:
         task = run.task
         task.deaths.append(death)
-        # A worker may be killed from outside; the answer is blamed only after several deaths.
+        # A worker may be killed from outside, so blame the answer only after several deaths.
         if len(task.deaths) < _TRIES:
             (self._slow_queue if run.slow else self._fast_queue).appendleft(task)
         elif _OWN_DEATHS.issuperset(task.deaths) and not task.gold_only:
@@ -231,7 +231,7 @@ class Owner:
         self._slow_queue.append(task)
 
     def _settle(self, task: Task, *, understood: bool, seconds: float) -> None:
-        # The answer failed twice; the outcome of the gold answer alone decides between wrong and ungraded.
+        # The answer failed twice. If the gold answer alone succeeds, the answer is wrong, otherwise ungraded.
         status = task.failures[-1]
         flag = () if not understood else (flags.NOT_UNDERSTOOD,)
         task.resolve(Verdict(correct=False if understood else None, status=status, flags=flag, seconds=seconds))

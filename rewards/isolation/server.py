@@ -1,4 +1,4 @@
-"""The process that forks workers: single-threaded and warm. It never runs a comparison itself.
+"""The fork server: a single-threaded process, sympy loaded, that forks workers but runs no comparison.
 
 If the caller is gone (the control socket ends), the server kills every worker and exits. If the server is killed,
 the kernel kills its workers.
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Fork(NamedTuple):
-    """A request for a worker, whose end of the socket pair follows as a file descriptor."""
+    """A request for a worker; the worker's end of a socket pair follows as a file descriptor."""
 
     memory_bytes: int  #: address space beyond what the worker uses at the start
     cpu_seconds: int  #: processor time of one comparison
@@ -36,7 +36,7 @@ class Kill(NamedTuple):
 def serve(control_descriptor: int) -> None:
     caller = os.getppid()
     control = Connection(control_descriptor)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the caller decides when this ends
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # only the caller ends this process
         signal.signal(number, signal.SIG_IGN)
     warm_up()
     # Frozen objects are not touched by later collections, so forks keep sharing their memory pages.
@@ -44,7 +44,7 @@ def serve(control_descriptor: int) -> None:
     gc.freeze()
     children: set[int] = set()
     ended: dict[int, int] = {}
-    while os.getppid() == caller:  # a forked child of the caller may hold the socket open
+    while os.getppid() == caller:  # check the parent, because a forked child of the caller may keep the socket open
         try:
             readable = control.poll(0.5)
             _reap(children, ended)
@@ -81,7 +81,7 @@ def _fork(request: Fork, descriptor: int, control: Connection) -> int:
 
 def _die_with(server: int) -> None:
     # Ask the kernel to kill this worker when the server dies.
-    with contextlib.suppress(OSError, AttributeError):  # not Linux: the end of the socket remains
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: the worker exits when its socket ends
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(0)

@@ -11,14 +11,14 @@ class PoolSettings:
     """Worker processes and their limits."""
 
     workers: int = 0
-    """Comparisons that run at once, not counting slow ones; 0 takes the number of processors, at most 4."""
+    """Comparisons that run at once, not counting slow comparisons; 0: one per processor, at most 4."""
     deadline_seconds: float = 1.0
     """Wall time of one comparison.
 
-    The first try gets a quarter of it. A second try on a new worker gets all of it, and up to ten times as much if a
-    busy machine gives the worker less than half a processor."""
+    The first try gets a quarter of this time. A second try, on a new worker, gets all of it, or up to ten times as much
+    if the machine is so busy that the worker gets less than half a processor."""
     patience_seconds: float = 0.1
-    """Wall time after which a comparison counts as slow and the next one starts."""
+    """Wall time after which a comparison counts as slow and the next comparison starts."""
     memory_bytes: int = 1 << 30
     """Address space that a worker may use beyond what it has at the start."""
     jobs_per_worker: int = 20_000

@@ -16,13 +16,13 @@ _log = logging.getLogger(__name__)
 
 class Job(NamedTuple):
     gold: str
-    answer: Answer | None  #: ``None`` asks whether the gold answer is understood: right if so, else ungraded
+    answer: Answer | None  #: ``None`` only tests whether the gold answer can be parsed: right if so, else ungraded
     answer_format: AnswerFormat
     question: str = ""
 
 
 def warm_up() -> None:
-    # Import sympy and use it once, so that forked workers start warm.
+    # Import and use sympy once before forking, so that workers need not load it.
     import sympy  # noqa: F401  (the last stage; forks share it)
 
     from turntree.rewards.formula.compare import compare
@@ -43,7 +43,7 @@ def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) 
 
     _limit_memory(memory_bytes)
     while True:
-        # Renewed for each comparison: the limit counts the time of the whole process.
+        # Raise the limit for each comparison, because the kernel counts the time of the whole process.
         _limit_cpu(cpu_seconds)
         began = perf_counter()
         exhausted = False

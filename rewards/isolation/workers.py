@@ -18,7 +18,7 @@ from turntree.rewards.isolation.worker import Job
 from turntree.rewards.result import Status, Verdict
 
 _START_SECONDS = 120.0
-_CPU_DEADLINES = 3  #: processor time of a worker per comparison, in deadlines
+_CPU_DEADLINES = 3  #: limit of processor time per comparison, as a multiple of the deadline
 _COMMAND = (
     "import sys; sys.path[:] = {path!r}; from turntree.rewards.isolation.server import serve; serve({descriptor})"
 )
@@ -34,7 +34,7 @@ class ForkServer:
     """A handle on the process that forks workers; not safe to use from two threads at once."""
 
     def __init__(self) -> None:
-        # A fresh interpreter instead of a fork: forking beside threads, event loops or Ray is unsafe.
+        # Start a new interpreter instead of forking: a fork is unsafe with threads, event loops or Ray.
         ours, theirs = Pipe()
         command = _COMMAND.format(path=[entry or os.getcwd() for entry in sys.path], descriptor=theirs.fileno())
         try:
@@ -119,7 +119,7 @@ class WorkerSet:
         self._done: dict[int, int] = {}  #: jobs done, by worker pid
 
     def take(self, *, fresh: bool) -> Worker:
-        """Return a worker for one job; a ``fresh`` worker has done none.
+        """Return a worker for one job; a ``fresh`` worker has done no job before.
 
         Raises:
             IsolationError: The fork server dies as soon as it is started.
@@ -162,14 +162,14 @@ class WorkerSet:
             worker.channel.close()
 
     def _discard_server(self) -> None:
-        # The kernel kills the workers of a dead fork server, so the idle ones are gone too.
+        # The kernel kills the workers of a dead fork server, so idle workers are gone, too.
         self.close()
         self.server = None
         self.idle.clear()
 
 
 class Task:
-    """A job and the future of its verdict, which is resolved once; later results are dropped."""
+    """A job and the future of its verdict. The future is resolved once; later results are dropped."""
 
     __slots__ = ("deaths", "failures", "future", "gold_only", "job")
 
@@ -181,7 +181,7 @@ class Task:
         self.gold_only = False  #: whether only the gold answer is tried
 
     def resolve(self, verdict: Verdict) -> None:
-        with contextlib.suppress(Exception):  # cancelled meanwhile
+        with contextlib.suppress(Exception):  # the future was cancelled meanwhile
             self.future.set_result(verdict)
 
     def fail(self, error: IsolationError) -> None:
@@ -195,7 +195,7 @@ class Run:
     task: Task
     started: float
     slow: bool = False
-    cpu_seconds: float | None = None  #: processor time of the worker when its patience ended
+    cpu_seconds: float | None = None  #: processor time of the worker when the run started to count as slow, seconds
 
 
 def cpu_seconds(pid: int) -> float:

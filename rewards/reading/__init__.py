@@ -1,1 +1,1 @@
-"""Extraction of the answer to which a text commits, and of signs of reward hacking."""
+"""Extraction of the answer that a text gives as final, and detection of signs of reward hacking."""

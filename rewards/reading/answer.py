@@ -1,7 +1,7 @@
 """The final answer of a text, and exact equality of numbers.
 
-Covered: answers of the form ``#### x`` and plain numbers. Not covered: boxes, units, symbolic equality. Text is
-parsed with regular expressions into fractions; nothing is evaluated, and long input is refused.
+Covered: answers of the form ``#### x`` and plain numbers. Not covered: boxes, units, symbolic equality. Regular
+expressions parse text into fractions. Nothing is evaluated, and long input is refused.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _NUMBER = re.compile(rf"([+-]?)\s*({_DIGITS})(?:\s*/\s*({_DIGITS}))?")
 
 
 def final_answer(text: str) -> str | None:
-    r"""Return the text after the last ``####`` on its line, outside of thoughts.
+    r"""Return the text after the last ``####``, up to the end of the line; thoughts are ignored.
 
     Args:
         text: The policy's own text, without text of the environment.
 
     Returns:
-        The answer without surrounding blanks and a final full stop; ``None`` if there is no answer.
+        The answer without surrounding blanks or a final full stop; ``None`` if there is no answer.
 
     Example:
         >>> final_answer("3*4 is 12, so\n#### 12")

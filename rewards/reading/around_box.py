@@ -1,7 +1,8 @@
-r"""Text around a box that belongs to the box's value.
+r"""Detection of text around a box (``\boxed{}``) that belongs to the box's value.
 
-Before the box: a sign, a factor, a root. After the box: another value, or the rest of a formula. A box that fills in a
-blank stays as it is: ``3 + \boxed{4} = 7``, ``(x-2)(x-\boxed{3})``. Words after an answer change nothing.
+Such text is a sign, a factor or a root before the box, and another value or the rest of a formula after the box. A box
+that fills in a blank keeps its own value: ``3 + \boxed{4} = 7``, ``(x-2)(x-\boxed{3})``. Words after an answer are
+ignored.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ _OR = re.compile(
 )
 _AND = re.compile(_CLOSED + r"(?:[,;&]\s*(?:and\s+)?|(?:and|as well as)\s+)(?:also\s+)?" + _VALUE, re.IGNORECASE)
 _SENTENCE = re.compile(r"\W*(?:$|\n)")
-#: Words after which no value follows.
+#: text of words that contains no value
 NO_VALUE = rf"(?:(?!\b(?:{_NUMERALS}|none|undefined|infinit\w*|[b-z])\b)[a-z ,'-])"
-#: A hypothetical clause at the end of a text: ``or else $J$ would have more factors``.
+#: a hypothetical clause at the end of a text: ``or else $J$ would have more factors``.
 _CLAUSE = re.compile(
     r"(?:or )?(?:else|otherwise|if not),? \$?[a-z]\$? (?:would|could|must|will|has|have|had|is|are)\b"
     rf"(?:more than \d+|{NO_VALUE}){{0,80}}[).]{{0,2}}\s{{0,9}}",
@@ -63,7 +64,7 @@ _JOINED = re.compile(_CLOSED + r"(?P<sign>[-+*/\u2212\u00d7\u00b7\u00f7]|\\(?:cd
 _WORDS = {"plus": "+", "minus": "-", "times": r"\cdot", "divided by": "/", "to": ":"}
 _CLOSING = re.compile(r"\$|\\[)\]]")
 _PERCENT = re.compile(r"\\?%\s*")
-#: The sign of a relation, as a pattern.
+#: pattern of a relation sign
 RELATION = r"(?:[=<>\u2248\u2264\u2265]|\\(?:approx|leq?|geq?|equiv)(?![a-zA-Z]))"
 _RELATION = re.compile(r"[\s})]*" + RELATION)
 _SETTING = re.compile(r"\$|\\[()\]]|\*\*|\\(?:text(?:bf|it|rm)?|mathrm)\s*\{(?P<words>[^{}]*)\}")
@@ -71,7 +72,7 @@ _SEEN = 120
 
 
 def offered_value(text: str, end: int) -> tuple[str, ...]:
-    """Return the value that an "or" offers directly after a position, if there is one."""
+    """Return the value that an "or" offers directly after a position, as a tuple of at most one."""
     beside = _OR.match(text, end, end + _SEEN)
     if beside is None or ("." in text[end : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
         return ()
@@ -85,12 +86,12 @@ def joined(text: str, end: int, start: int) -> str:
 
 
 def relation_follows(text: str, end: int) -> bool:
-    """Return whether a relation follows, which means that the text before it is no result."""
+    """Return whether a relation sign follows; if so, the text before the sign is not the result."""
     return _RELATION.match(text, end) is not None
 
 
 def after_box(text: str, start: int, end: int, content: str) -> tuple[str, ...]:
-    r"""Return the values that a text gives beside or in place of a box; all of them must be right.
+    r"""Return the values that a text gives in addition to a box or instead of it; all must be right.
 
     Args:
         text: The text.
@@ -110,14 +111,14 @@ def after_box(text: str, start: int, end: int, content: str) -> tuple[str, ...]:
     rest = _SETTING.sub(r"\g<words>", _LINE_END.split(text[end : end + _SEEN], maxsplit=1)[0]).rstrip(" *\\")
     if equal := _EQUAL.fullmatch(rest):
         return () if _OPERATION.search(text[max(0, start - 20) : start]) else (equal["value"],)
-    # The formula continues right after the box, as in "\boxed{7}\pi".
+    # The formula continues directly after the box, as in "\boxed{7}\pi".
     if _BESIDE.fullmatch(rest):
         return (f"{content}{rest}",)
     rest = rest.strip()
     formula = _CLOSING.split(text[end : end + _SEEN], maxsplit=1)[0].strip()
     if formula == "!" and text[end : end + _SEEN].lstrip()[1:2] in ("$", "\\"):
         return (f"({content})!",)
-    # The line may go on with words after the formula, so both ends are tried.
+    # Words may follow the formula on the line, so try the whole rest of the line and the formula alone.
     for part in (rest, formula):
         percent = _PERCENT.match(part)
         part = part[percent.end() :] if percent else part
@@ -144,20 +145,20 @@ _ANY_RELATION = re.compile(RELATION)
 _END = re.compile(r"\$|\\[)\]]|\n|[;:!?,]\s|\.(?:\s|$)|\\(?:text|mathrm)\s*\{|&|\\\\|\s[a-zA-Z]{2,}")
 _FORMULA_CLOSED = re.compile(r"[\s.]*(?:\$|\\[)\]]|$)")
 _BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s+$")
-#: A letter directly before a box that only a number and a relation precede.
+#: a letter directly before a box, with only a number and a relation sign before the letter
 _FACTOR = re.compile(
     r"(?:^|[$=({[]\s*)(\d*(?:[A-Za-z]|\\(?:pi|theta|alpha|beta|gamma|lambda|mu|phi|omega|rho|sigma|tau|epsilon|delta)))$"
 )
 _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]")
 _SEEN_BEFORE, _FAR = 100, 400
-#: Last characters, across a blank, of text that may belong to a box.
+#: text before a box may belong to the box if it ends with one of these characters, even with a blank between
 SIGNS = frozenset("-+*/^{(\u2212\u00b1\u00d7\u00b7\u00f7")
-BESIDE = SIGNS | frozenset("0123456789")  #: Last characters of such text directly before a box.
-_ENDS = BESIDE | frozenset("tsvmpngx}")  #: ``BESIDE`` with the last characters of commands.
+BESIDE = SIGNS | frozenset("0123456789")  #: like ``SIGNS``, but without a blank between
+_ENDS = BESIDE | frozenset("tsvmpngx}")  #: ``BESIDE`` and the last characters of commands
 
 
 def enclosing_formula(text: str, start: int, end: int, content: str) -> str | None:
-    r"""Return the formula of which a box is an operand, with the content in place of the box.
+    r"""Return the formula of which a box is an operand, with the box replaced by its content.
 
     Args:
         text: The text.
@@ -188,7 +189,7 @@ def enclosing_formula(text: str, start: int, end: int, content: str) -> str | No
     rest = text[end : end + _SEEN_BEFORE]
     if (stop := _END.search(rest)) is not None:
         rest = rest[: stop.start()]
-    # With a known left side or a relation after the box, the box fills in a blank.
+    # If a relation sign follows the box, or the left side has no letter, the box fills in a blank.
     blank = _ANY_RELATION.search(rest) or (_ANY_RELATION.search(stated) and not _LETTER.search(stated))
     return None if blank else f"{tail}({content}){rest}".strip()
 

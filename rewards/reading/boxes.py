@@ -40,13 +40,13 @@ _NEGATED_AFTER = re.compile(
     r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
     re.IGNORECASE,
 )
-#: A negated property at the end of a text, with no other value after it: ``is not on the line``.
+#: a negated property at the end of a text, with no other value after it: ``is not on the line``.
 _PROPERTY = re.compile(
     r"\W{0,9}(?:is|was) not (?:on|inside|between|collinear|parallel|prime|divisible by \d+|"
     rf"an? (?:(?:multiple|factor|divisor) of \d+|power|prime|square|perfect))\b{NO_VALUE}{{0,80}}\W{{0,9}}",
     re.IGNORECASE,
 )
-#: A redefined box, which prints something else.
+#: a redefinition of the box command, which then prints something else
 REDEFINED = re.compile(
     r"\\(?:let|[gex]?def|(?:re)?newcommand\*?|DeclareRobustCommand)\s*\{?\s*\\(?:d?boxed|fbox)(?![a-zA-Z])"
 )
@@ -57,10 +57,10 @@ _GAP = 60
 
 
 class Boxes(NamedTuple):
-    """The sequence of boxes at the end of a text."""
+    """The last box of a text and the boxes directly before it."""
 
     contents: tuple[str, ...]  #: contents in order; the last is the answer
-    alternatives: tuple[str, ...] = ()  #: values that an "or" offers beside the answer
+    alternatives: tuple[str, ...] = ()  #: values that an "or" offers besides the answer
     status: Status = Status.OK  #: why the last box cannot be compared, else ok
     flags: tuple[str, ...] = ()
 
@@ -72,7 +72,7 @@ class _Box(NamedTuple):
 
 
 def lone_number(text: str) -> str | None:
-    # A fast path for the common case: one box with a enclosing_formula number and nothing else to check.
+    # A fast path for the common case: one box that holds only a number, and nothing else to check.
     start = text.find("\\boxed{")
     if start < 0 or "<" in text or "%" in text or text.count("box") != 1 or "~~" in text or "]:" in text:
         return None
@@ -81,7 +81,7 @@ def lone_number(text: str) -> str | None:
     if not (number.isdecimal() and number.isascii() and len(number) < 40) or may_think(text):
         return None
     before = text[max(0, start - 60) : start].lower()
-    if text.count("\\") > 1:  # other commands than the box: parts of the text may not be shown
+    if text.count("\\") > 1:  # with other commands than the box, parts of the text may be hidden
         if "\\if" in text or "\\begin" in text or "def\\" in text or "command" in text or "let\\" in text:
             return None
         if "\\" in before and "\\" in before.replace("\\[", "").replace("\\(", ""):
@@ -100,7 +100,7 @@ def lone_number(text: str) -> str | None:
 
 
 def find_boxes(text: str) -> Boxes | None:
-    """Return the last visible box and the boxes directly before it, ``None`` if there is none.
+    """Return the last visible box and the boxes directly before it; ``None`` if the text has no box.
 
     Args:
         text: A text without thoughts and without hidden text.
@@ -116,7 +116,7 @@ def find_boxes(text: str) -> Boxes | None:
             break
     if not starts:
         return None
-    # Bounds the time for texts that consist of boxes.
+    # Bound the time for texts that consist of boxes.
     starts = starts[-_LOOK_BACK:]
     last = _content(text, starts.pop())
     assert last is not None
@@ -127,7 +127,7 @@ def find_boxes(text: str) -> Boxes | None:
         before = _content(text, starts.pop())
         if not isinstance(before, _Box):
             break
-        # Nested boxes: the outer one counts, unless it holds nothing but the inner one.
+        # Of nested boxes, the outer box counts, unless it holds nothing but the inner box.
         if before.end >= row[0].end:
             row[0] = before._replace(content=row[0].content) if _fills(before, row[0]) else before
             continue
@@ -166,7 +166,7 @@ def _content(text: str, match: re.Match[str]) -> _Box | Status | None:
     if start >= len(text) or text[start] != "{":
         bare = _BARE.match(text, start)
         return _Box(match.start(), bare.end(), bare[0]) if bare else None
-    # A box that never closes must not be searched to the end of the text for every start.
+    # Bound the search: many boxes that never close would each be searched to the end of the text.
     depth, stop = 0, start + MAX_ANSWER
     for brace in _BRACE.finditer(text, start, min(stop, len(text))):
         if brace[0] == "{":

@@ -1,4 +1,4 @@
-r"""Extraction of the answer to which a text commits.
+r"""Extraction of the answer that a text gives as final.
 
 The last ``\boxed{}`` outside of ``<think>`` counts. Without a box: ``<answer>``, then ``#### x``, then "answer is
 x", then the last number or formula. Time is linear in the text, and nothing is evaluated. Comments and thoughts
@@ -18,25 +18,25 @@ from turntree.rewards.reading.thoughts import may_think, without_thoughts
 from turntree.rewards.reading.visible import without_comments, without_hidden
 from turntree.rewards.result import Status
 
-_AROUND = " \n.,*$()[]\\"  #: Characters that may surround an answer that is the whole text.
+_AROUND = " \n.,*$()[]\\"  #: characters that may surround the answer if the text is only the answer
 
 
 class Answer(NamedTuple):
-    """The answer of a text."""
+    """The answer extracted from a text."""
 
     text: str  #: LaTeX or plain text
     #: all boxes of the sequence that ends with the answer, in order; empty if the answer stands alone
     candidates: tuple[str, ...] = ()
-    alternatives: tuple[str, ...] = ()  #: other values that the text offers ("5 or 6"); each must be right as well
+    alternatives: tuple[str, ...] = ()  #: other values that the text offers ("5 or 6"); each must be right, too
     prose: bool = False  #: whether the answer was cut out of a sentence, so that words may surround it
-    guessed: bool = False  #: whether no phrase names the answer: it is the last value of the prose, or a "result"
+    guessed: bool = False  #: whether no phrase names the answer, so it is the last value in the prose or a "result"
 
 
 class Extraction(NamedTuple):
     """The result of an extraction."""
 
     found: Answer | None  #: ``None`` unless ``status`` is ok
-    status: Status = Status.OK  #: ok, or why nothing can be compared
+    status: Status = Status.OK  #: ok, or why there is no answer to compare
     flags: tuple[str, ...] = ()  #: suspected reward hacks
 
     @property
@@ -46,11 +46,11 @@ class Extraction(NamedTuple):
 
 
 def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
-    r"""Find the answer of a text.
+    r"""Find the final answer of a text.
 
     Args:
         text: The policy's own text.
-        answer_format: Rules of the data set; the letters of options are searched differently.
+        answer_format: Rules of the data set; option letters are searched differently from values.
 
     Returns:
         The answer, or the reason why there is none.
@@ -80,7 +80,7 @@ def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
         if anchored.negated:
             return Extraction(None, Status.HACK_SUSPECT, (*found_flags, flags.NEGATION))
         phrase, beside, guessed = anchored.phrase, anchored.beside, anchored.of_a_step
-    # The last value of a text that addresses its grader is not trusted.
+    # If a text addresses its grader, its last value is not trusted as the answer.
     if phrase is None:
         if flags.GRADER_TALK in found_flags:
             return Extraction(None, Status.HACK_SUSPECT, found_flags)
@@ -93,8 +93,8 @@ def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
             if len(options) > 1:
                 return Extraction(None, Status.HACK_SUSPECT, (*found_flags, flags.CANDIDATES))
             phrase = next(iter(options), None)
-        # "guessed" marks the last value of the prose: no phrase names it as the answer. A text that is only the value
-        # commits to it.
+        # The last value in the prose counts as guessed, because no phrase names it as the answer. A text that consists
+        # only of the value is not guessed.
         guessed = phrase is not None and visible.strip(_AROUND) != phrase.strip(_AROUND)
     if not phrase:
         in_thought = bool(thought) and extract(thought, answer_format).found is not None

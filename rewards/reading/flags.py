@@ -1,6 +1,6 @@
-"""Suspected reward hacks, by name, and the words that raise the flags.
+"""Flags that name suspected reward hacks, and the words that raise the flags.
 
-A flag alone never changes a verdict: the comparison makes an answer wrong, and the flag tells readers of the logs why.
+A flag alone never changes a verdict: the comparison makes an answer wrong, and the flag tells the logs why.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 
 CANDIDATES = "several_candidates"  #: more values than the task asks for
-HEDGE = "hedge"  #: the answer is qualified: about, or, maybe, at least
-NEGATION = "negation"  #: the text names a value that is not the answer
+HEDGE = "hedge"  #: the answer is hedged with words such as about, or, maybe, at least
+NEGATION = "negation"  #: the text says that the value is not the answer
 FALSE_CHAIN = "false_chain"  #: a chain of equations does not hold
 PHANTOM = "phantom_text"  #: text that a reader does not see: comments, phantoms, white ink, zero-width characters
 PLACEHOLDER = "placeholder"  #: a box without a value: empty, ``answer``, ``?``
 THINK_ONLY = "answer_in_think_only"  #: an answer is given only inside ``<think>``
 CODE = "code"  #: the answer is program text
 GRADER_TALK = "grader_talk"  #: the text addresses its grader
-RESTATED = "restated_question"  #: the answer leaves an operation to be done: an integral, a limit, a determinant
+RESTATED = "restated_question"  #: the answer repeats the question or leaves an operation unevaluated
 HUGE = "oversized"  #: the answer exceeds the limits
-NOT_UNDERSTOOD = "not_understood"  #: the verifier can compute the gold answer, but not the answer, or not in time
+NOT_UNDERSTOOD = "not_understood"  #: the verifier can compute the gold answer, but not (in time) the answer
 
 _GRADER = re.compile(
     r"\b(?:ground[ _]truth|is_correct|the grader|grader must|score\s*[=:]\s*1(?:\.0+)?(?!\.?\d)|\"score\"|return True|"
@@ -29,16 +29,16 @@ _CODE = re.compile(
     r"__\w+__|\b(?:import|eval|exec|open|compile|lambda|getattr|globals|subprocess|os\.system|print|S)\b\s*[(:'\"]|"
     r"\bDROP\s+TABLE\b|\blambda\s*:"
 )
-#: Characters that take no space, or change the direction of writing.
+#: characters without width, or that change the direction of writing
 HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
-#: Commands whose argument is hidden, struck out or not part of the value.
+#: commands whose argument is hidden, struck out or not part of the value
 PHANTOM_COMMAND = re.compile(
     r"\\(?:[hv]?phantom|smash|hspace|vspace|kern|mkern|raisebox|llap|rlap|mathrlap|mathllap|cancel|bcancel|xcancel|"
     r"sout|st|color|textcolor|colorbox|tiny|scalebox|resizebox|href|class|style|cssId|htmlClass|htmlStyle)\b"
 )
-#: Texts that are not answers, lower case.
+#: texts that are no answer, in lower case
 PLACEHOLDERS = frozenset(
     str.split(
         "answer|the answer|your answer|final answer|the final answer|the correct answer|correct answer|"
@@ -49,14 +49,14 @@ PLACEHOLDERS = frozenset(
         "|",
     )
 )
-#: Words that negate an answer.
+#: words that negate an answer
 NEGATIVE_WORDS = frozenset(
     str.split(
         "not no never non isn't isnt aren't don't doesn't cannot can't wrong incorrect false but except "
         "excluding without neither nor unlike"
     )
 )
-#: Words that keep an answer from being one value.
+#: words that hedge, so that the answer is not one definite value
 HEDGING_WORDS = frozenset(
     str.split(
         "or maybe perhaps possibly either approximately approx about around roughly nearly almost least most "

@@ -1,4 +1,4 @@
-"""Answers in plain text: tags, ``#### x``, "the answer is x", the last number or formula."""
+"""Search for answers in plain text: tags, ``#### x``, "the answer is x", the last number or formula."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
 _OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')", re.ASCII)
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|\n")
 _REASON = re.compile(r"(?:,?\s+|^)(?:as|because|since)\b|(?<=\w)\s+\((?![A-Z]\))", re.IGNORECASE)
-#: A correction, which cancels the options named before it.
+#: a correction, which cancels the options named before
 _CORRECTED = re.compile(
     r"\bbut\s+(?:option\s+)?\(?([A-Z])\)?\s+is\s+(?:right|correct|the\s+(?:(?:right|correct)\s+)?(?:answer|one|option))\s*$"
 )
-#: A clause that names wrong options.
+#: a clause that names wrong options
 _RULED_OUT = re.compile(
     r"(?:,?\s*(?:as|because|since|for|while|and)\s+|[,;:(]\s*|\.\s+)(?:options?\s+|choices?\s+)?"
     r"\(?[A-Z]\)?(?:(?:\s*,?\s*(?:and|or|&)\s*|\s*,\s*)\(?[A-Z]\)?){0,8}\s+(?:is|are|was|were|can|must)\s+(?:all\s+|both\s+|clearly\s+)?"
@@ -70,20 +70,20 @@ class Anchored(NamedTuple):
     """The text after "the answer is"."""
 
     phrase: str  #: the rest of the sentence
-    negated: bool  #: whether the sentence names a value that is not the answer
+    negated: bool  #: whether the sentence says that the value is not the answer
     beside: tuple[str, ...] = ()  #: other values, or other forms of the value, in the sentence
-    of_a_step: bool = False  #: whether the sentence says "result", a word that also names the result of a step
+    of_a_step: bool = False  #: whether the sentence says "result", which may mean the result of an intermediate step
 
 
 class Tail(NamedTuple):
     """The end of a text."""
 
     phrase: str | None  #: the last number or formula
-    is_list: bool  #: whether the text ends in a list of numbers, none of which is singled out
+    is_list: bool  #: whether the text ends in a list of numbers without choosing one
 
 
 def from_tag(text: str) -> str | None:
-    # An answer tag that is never closed extends to the end.
+    # An answer tag that is never closed extends to the end of the text.
     start = text.rfind(_TAG)
     if start < 0:
         return None
@@ -109,7 +109,7 @@ def from_anchor(text: str) -> Anchored | None:
     if "\n" in after[: len(after) - len(rest)] or match[0].endswith("\n"):
         rest = _BULLET.sub("", rest, count=1) if _BULLET.match(rest) else rest
     start, negated = 0, _DENIED.search(match[0]) is not None
-    # A formula may contain what ends a sentence, so the search for the end starts after it.
+    # A formula may contain characters that end a sentence, so search for the end of the sentence after the formula.
     for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"), ("$", "$")):
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) > 0:
             start = end + len(closing)
@@ -150,7 +150,7 @@ def from_tail(text: str) -> Tail:
 def last_options(text: str) -> set[str]:
     """Return the letters of options in the last sentence that names any.
 
-    Articles, pronouns and reasons do not count. Consecutive lines or sentences that hold only a letter are one list.
+    Letters in articles, pronouns and reasons do not count. Consecutive lines or sentences of one letter are one list.
 
     Example:
         >>> last_options("A is too small. It must be B, as C and D are wrong.")

@@ -1,4 +1,4 @@
-"""Words that change a number: multipliers, operations, number words. None of these is ever a unit or a noun."""
+"""Words that change a number: multipliers, operations, number words. Such a word is never a unit or a noun."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCALES = {
     for number, *words in (entry.split() for entry in _TABLE.replace("\n", " ").split(";"))
     for word in words
 }
-#: Operations of the words directly before a number. Tried from the last: "cube root" must precede "root".
+#: words directly before a number that name an operation; tried from last to first, "cube root" before "root"
 OPERATIONS = (
     (re.compile(r"\b(?:negative|minus|opposite of|negation of|negative of|additive inverse of)$"), "negated"),
     (re.compile(r"\b(?:square of|squared)$"), "square"),
@@ -33,7 +33,7 @@ OPERATIONS = (
     (re.compile(r"\b(?:one|a)[ -]third(?: of)?$"), "1/3"),
     (re.compile(r"\b(?:(?:one|a)[ -])?quarter(?: of)?$"), "1/4"),
 )
-#: Words before or after a number that may change it.
+#: words before or after a number that may change the number
 CHANGING = (
     frozenset(
         str.split(
@@ -47,10 +47,10 @@ CHANGING = (
     )
     | SCALES.keys()
 )
-#: Words with which a question begins.
+#: words with which a question begins
 ASKING = frozenset(str.split("find compute evaluate simplify calculate determine express solve what prove show"))
 _ENDS = frozenset(str.split("of to from by in than after before until on past at with without within between for per"))
-#: Words between the name of a number and its value: ``the sum is 5``.
+#: verbs between the name of a number and its value: ``the sum is 5``.
 VERBS = frozenset(("is", "are", "was", "equals"))
 _MEASURES = re.compile(
     r"\b(?:equals?|equal|comes|amounts|evaluates|simplifies|reduces|works out|adds up) to$|"
@@ -59,7 +59,7 @@ _MEASURES = re.compile(
     r"answer|result|solution|range|slope|time|duration|charge|change|sum total|balance|salary|number|score|count) of$|"
     r"\b(?:cost|price|pay|paid|sold|bought|go|goes|went|year|day|week|month|hour|in|for) (?:for|at)$|\btotal in$"
 )
-#: Names of the results of operations on given values.
+#: names of the results of operations
 _RESULTS = re.compile(
     r"\b(?:sum|product|difference|quotient|digits?|integers?|divisors?|factors?|multiples?|primes?|roots|base|points?|"
     r"score|power|to choose|(?:of|many) times|(?:tens|hundreds|thousands|tenths|hundredths|thousandths) (?=digit)|"

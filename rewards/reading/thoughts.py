@@ -1,7 +1,7 @@
 """Thoughts of reasoning models, and text without them, for rewards and for parsers of tool calls.
 
-A thought that is never closed extends to the end. An end mark without a begin mark makes all text before it a
-thought, because chat templates open thoughts in the prompt.
+A thought that is never closed extends to the end of the text. If an end mark has no begin mark, all text before the end
+mark is a thought, because chat templates may put the begin mark into the prompt.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ class Thought(NamedTuple):
 
     begin: str
     end: str
-    closing: str  #: text that closes a thought from outside, so that the answer follows
+    closing: str  #: text to append in order to end an open thought, so that the answer comes next
 
     def is_open(self, text: str) -> bool:
         return text.rfind(self.begin) > text.rfind(self.end)
 
 
-#: Qwen, DeepSeek and most other families; Mistral; gpt-oss; Cohere; ByteDance; Kimi.
+#: marks of Qwen, DeepSeek and most other families; Mistral; gpt-oss; Cohere; ByteDance; Kimi
 THOUGHTS = (
     Thought("<think>", "</think>", "\n</think>\n\n"),
     Thought("[THINK]", "[/THINK]", "[/THINK]"),
@@ -30,7 +30,7 @@ THOUGHTS = (
     Thought("<seed:think>", "</seed:think>", "</seed:think>"),
     Thought("\u25c1think\u25b7", "\u25c1/think\u25b7", "\u25c1/think\u25b7"),
 )
-_ENDS_OTHERS = "<|end|>"  #: gpt-oss ends every message with this mark, so alone it ends no thought.
+_ENDS_OTHERS = "<|end|>"  #: gpt-oss ends all messages with this mark, so it is no sign of a thought by itself
 
 
 _TAGS = r"\s*(?:think(?:ing)?|thoughts?|reasoning|scratchpad)\s*>"
@@ -49,23 +49,23 @@ _MARK = re.compile(
 
 
 class Span(NamedTuple):
-    """The position of a thought in a text, as indices."""
+    """The position of a thought in a text; all numbers are indices into the text."""
 
-    start: int  #: of the begin mark; where the search started if there is no begin mark
-    inner: int  #: of the thought's first character
-    last: int  #: after the thought's last character
-    end: int  #: after the end mark
+    start: int  #: start of the begin mark, or of the search if there is no begin mark
+    inner: int  #: first character of the thought
+    last: int  #: end of the thought, exclusive
+    end: int  #: end of the end mark, exclusive
     opened: bool  #: whether the text has the begin mark
 
 
 def may_think(text: str) -> bool:
-    # A cheap test that spares most texts the regular expressions.
+    # A cheap test, so that most texts skip the regular expressions.
     low = text.lower()
     return "think" in low or ("<" in low and any(word in low for word in ("thought", "reason", "scratch", "<|channel")))
 
 
 def next_thought(text: str, start: int = 0) -> Span | None:
-    """Return the first thought after an index."""
+    """Return the first thought from index ``start`` on."""
     mark = _MARK.search(text, start)
     if mark is None:
         return None

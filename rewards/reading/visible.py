@@ -1,4 +1,4 @@
-"""The visible part of a text: without comments and without text that LaTeX hides."""
+"""Extraction of the visible part of a text: without comments and without text that LaTeX hides."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_boxed(text: str, index: int) -> bool:
 
 
 def end_of_group(text: str, start: int, *, depth: int) -> int:
-    # The end of the text if the group never closes.
+    # Returns the end of the text if the group never closes.
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth <= 0:
@@ -77,7 +77,7 @@ def _cut(text: str, parts: Iterator[tuple[int, int]]) -> str:
 
 
 def _elements(text: str) -> Iterator[tuple[int, int]]:
-    # HTML elements that are not displayed, and tags that keep an answer in an attribute.
+    # Find HTML elements that are not displayed, and tags with an answer in an attribute.
     start, name, depth = -1, "", 0
     first = len(text) - len(text.lstrip())
     for tag in _TAG.finditer(text):
@@ -102,10 +102,10 @@ def _is_hidden(name: str, attributes: str) -> bool:
 
 
 def _branches(text: str) -> Iterator[tuple[int, int]]:
-    # The branch that TeX skips: of \iffalse the first, of \iftrue the second.
-    # Of a condition that TeX would have to compute, neither branch counts.
+    # Find the branch that TeX skips: the first branch of \iffalse, the second of \iftrue.
+    # Skip both branches of a condition that TeX would have to compute.
     opened: list[bool | None] = []
-    hidden = 0  # of those opened, the ones whose present branch does not count
+    hidden = 0  # number of open conditions whose current branch is skipped
     start, last = -1, text.rfind("\\fi")
     for mark in _BRANCH.finditer(text):
         if mark[1] == "fi":
@@ -143,7 +143,7 @@ _WHITE = (
     r"(?:\[[^\]]*\])?\s*\{\s*(?:white|transparent|none|background|#?[fF]{3,8}|1(?:\s*,\s*1){0,2}|"
     r"255\s*,\s*255\s*,\s*255)\s*\}"
 )
-#: A command whose argument is hidden or altered.
+#: a command whose argument is hidden or altered
 HIDING = re.compile(
     r"\\(?:(?:[hv]?phantom|[bx]?cancel|sout|xout|st|strike|[rl]lap|math[rl]lap|comment|hide|hidden|ignore|invisible|"
     r"@?gobble)\*?(?![a-zA-Z])|textcolor" + _WHITE + "|"
@@ -162,7 +162,7 @@ _ANSWER = re.compile(r"box|####|answer", re.IGNORECASE)
 
 
 def without_comments(text: str) -> str:
-    # An HTML comment that is never closed extends to the end.
+    # An HTML comment that is never closed extends to the end of the text.
     kept, position = [], 0
     while (start := text.find("<!--", position)) >= 0:
         kept.append(text[position:start])
@@ -193,7 +193,7 @@ def without_hidden(text: str) -> str:
 
 
 def _without_comments_that_answer(text: str) -> str:
-    # Only comments that name an answer are dropped: most percent signs in prose are percentages.
+    # Drop only comments that name an answer: most percent signs in prose are percentages.
     kept, position, searched = [], 0, 0
     for sign in _COMMENT.finditer(text):
         if sign.start() < max(position, searched) or _COUNTED.search(text[max(0, sign.start() - 40) : sign.start()]):

@@ -1,1 +1,1 @@
-"""Draft budgets: how many nodes a step drafts, learned from the cost of steps and the acceptance of drafts."""
+"""Draft budgets: learn from step costs and acceptance how many nodes (draft-tree tokens) a step drafts."""

@@ -1,15 +1,16 @@
 """Draft budget: which drafts are worth verifying, learned from the engine's own steps.
 
-A step of B requests with n draft tokens takes T(B, n) seconds and emits B tokens plus one per accepted draft. The
-budget tracks how many nodes of which estimated probability a request is offered, how often such nodes were
-accepted recently, and the cost of a step. It picks the threshold with the most tokens per second, which may be
-no draft at all. It starts with few drafts and adds more as they are accepted.
+A step of B requests with n draft tokens takes T(B, n) seconds and emits B tokens plus one per accepted draft token.
+A node is one token of a draft tree. The budget groups nodes into classes by the probability that the store estimates.
+Per class, the budget tracks how many nodes the store offers per request and how many of these were accepted recently.
+With the cost of a step, this gives the threshold with the most tokens per second, which may be no draft at all.
 
-Now and then it tries slightly more than seems best, or nothing, at about a hundredth of the time, so it notices a
-policy that sharpens or a machine that becomes busy. While no draft pays, it decides and learns only once per ``REST``
-steps, and when a trial is due. A ``StepAccount`` bounds what drafts may lose against plain steps, which have none.
+About a hundredth of the time goes into trials: steps with slightly more drafts than seems best, or with none. Trials
+show when the policy becomes more confident or the machine busy. While no draft pays, the budget decides and learns only
+once per ``REST`` steps, and in trials. A ``StepAccount`` bounds the time that drafts may lose against plain steps
+(steps without drafts).
 
-The budget only leaves drafts out; it cannot change what is sampled.
+The budget only leaves drafts out, so it cannot change the sampled tokens.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
 from turntree.spec_tree.kernels.compiled import kernel, part
 
 _CLASSES = 32  #: classes of estimated probability, of equal width
-_PRIOR = 4.0  #: weight, in nodes, of the store's estimate in each class, after the correction common to all classes
+_PRIOR = 4.0  #: weight, in nodes, of the store's estimate in a class, after its correction by ``trust``
 _TRUST = 2.0  #: weight, in accepted nodes, of the prior trust in the store's estimates
-_RECENT = 64.0  #: nodes over which the acceptance of a class is averaged
-IDLE = 0.998  #: factor on a class's statistics after a step without it
-_FIRST_OFFER = 2.0  #: nodes assumed to be offered per request before any was seen
+_RECENT = 64.0  #: nodes over which the acceptance rate of a class is averaged
+IDLE = 0.998  #: factor on a class's statistics after a step without nodes of this class
+_FIRST_OFFER = 2.0  #: nodes assumed to be offered per request before the first draft
 _LEARNING_RATE = 0.05
-_FIRST_NODES = 2  #: minimum draft tokens of the first steps; half a token per request if that is more
+_FIRST_NODES = 2  #: draft tokens per batch in the first steps, or half a token per request if that is more
 _FIRST_STEPS = 8  #: first steps, which alternate between few drafts and none to learn the cost of a draft
 _PROBE_SHARE = 0.01  #: fraction of the time that trials may cost
 PROBE_PAUSE = 8  #: fewest steps between two trials
-#: maximum steps for which a decision for no draft holds, once plain steps were measured often; a due trial ends it
+#: maximum steps for which a decision not to draft holds, once the cost of plain steps is known; a due trial ends it
 REST = 4
 _OFTEN = 10.0  #: recent steps without drafts after which their cost is known well enough to rest
 _LONG_AGO = 1 << 30
-#: fraction of the expected acceptances that counts against the cost of drafts: costs come from noisy steps, and where
-#: both are nearly even, as with many requests on a CPU, an expected gain may be a loss
+#: factor below 1 on the expected acceptances: measured costs are noisy, so where gain and cost are nearly equal (many
+#: requests on a CPU), an expected gain may really be a loss
 _CAUTION = 0.9
 
 
@@ -49,7 +50,7 @@ class Allowance(NamedTuple):
     """Limits on the drafts of a step."""
 
     min_probability: float  #: minimum estimated path probability of a node
-    nodes: int  #: maximum nodes of the whole batch, the most probable first; 0 is no draft
+    nodes: int  #: maximum nodes of the whole batch, the most probable first; 0 means no draft
 
 
 _NOTHING = Allowance(1.0, 0)
@@ -59,11 +60,11 @@ SEEN = np.dtype(
     [
         ("drafted", np.float64, _CLASSES),
         ("accepted", np.float64, _CLASSES),
-        ("offer", np.float64, _CLASSES),  # nodes that a request is offered in a step
-        ("looks", np.float64, _CLASSES),  # steps in which the whole offer was seen
-        ("count", np.float64, _CLASSES),  # of the last step: nodes
-        ("hits", np.float64, _CLASSES),  # and the accepted ones among them
-        ("nodes", np.float64, _CLASSES + 1),  # of a step with this many classes, the most probable ones
+        ("offer", np.float64, _CLASSES),  # average nodes that the store offers per request and step
+        ("looks", np.float64, _CLASSES),  # steps whose threshold cut off no node of the class
+        ("count", np.float64, _CLASSES),  # nodes of the last step
+        ("hits", np.float64, _CLASSES),  # accepted nodes of the last step
+        ("nodes", np.float64, _CLASSES + 1),  # nodes of a step that drafts the i most probable classes
         ("rate", np.float64, _CLASSES + 1),  # expected tokens per second of that step
     ]
 )
@@ -76,8 +77,8 @@ def _center(kind: int) -> float:
 
 @kernel
 def _choose(seen: NDArray[np.void], cost: NDArray[np.void], rows: float, lowest: int) -> int:
-    # A class's acceptance is its recent one or, if few nodes of it were seen, the store's estimate times ``trust``:
-    # the ratio of accepted to expected nodes over all classes.
+    # A class's acceptance rate is its recent rate. If few of its nodes were seen, it is the store's estimate times
+    # ``trust``, the ratio of accepted to expected nodes over all classes.
     one = seen[0]
     expected_nodes, accepted_nodes = 0.0, 0.0
     for kind in range(_CLASSES):
@@ -130,7 +131,7 @@ def _learn(
 
 @part
 def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) -> None:
-    # Only classes from ``edge`` on were offered completely; the class below counts where it shows more than known.
+    # Of classes below ``edge``, the threshold cut nodes off, so the counts of those classes are only a lower bound.
     first = int(np.ceil(edge * _CLASSES))
     if edge <= floor:
         first = lowest
@@ -151,19 +152,19 @@ class DraftBudget:
         self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
         self._seen = np.zeros(1, SEEN)
         self._seen["offer"] = _FIRST_OFFER / _CLASSES
-        self._window = 0.0  #: maximum nodes while little is known
+        self._window = 0.0  #: maximum nodes of a step while little is known about acceptance
         self._pause = 0  #: steps since the last trial
-        self._due: float = PROBE_PAUSE  #: pause after which the next trial is due, as far as is known
+        self._due: float = PROBE_PAUSE  #: value of ``_pause`` at which the next trial is due
         self._steps = 0
-        self._rest = 0  #: further steps of ``_rested`` requests without drafts and without a decision
+        self._rest = 0  #: remaining steps of ``_rested`` requests that need no new decision and get no drafts
         self._rested = 0
-        self._resting = False  #: whether the last step rested
+        self._resting = False  #: whether the last step was such a step
         self._asked = Allowance(self._floor, 0)
         self._from_nothing = False  #: whether the last step tried drafts although none seemed best
         self._account = StepAccount(self.cost, first=_FIRST_STEPS // 2)
 
     def allow(self, rows: int, *, most: int | None = None) -> Allowance:
-        """Decide for the next step; ``most`` caps the nodes of the whole batch."""
+        """Decide how much the next step may draft; ``most`` caps the nodes of the whole batch."""
         self._resting = self.rests(rows)
         if self._resting:
             self._rest -= 1
@@ -205,8 +206,8 @@ class DraftBudget:
     ) -> None:
         """Learn from the step for which ``allow`` was last called.
 
-        ``tokens`` counts all tokens that the model ran over. ``estimates`` has the store's path probability of each
-        verified node, ``accepted`` whether the policy sampled it.
+        ``tokens`` counts all tokens that the model processed. ``estimates`` has the path probability that the store
+        estimated for each verified node, ``accepted`` whether the policy sampled the node's token.
         """
         self._steps += 1
         if self._resting:
@@ -258,7 +259,7 @@ class DraftBudget:
 
 @cache
 def _get_ready() -> None:
-    # compile or load the kernels now, so that no engine step waits for them
+    # Compile or load the kernels now, so that no engine step waits for the compiler.
     seen, cost = np.zeros(1, SEEN), StepCost()
     cost.observe(1, 1, 1.0)
     cost.seconds(1, [1])

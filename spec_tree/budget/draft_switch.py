@@ -1,10 +1,10 @@
-"""Switch of all drafts: on only where drafts make the engine faster, with a bounded loss where they do not.
+"""Switch drafting on only where drafts make the engine faster, and bound the time lost where they do not.
 
-Steps with drafts are compared with ``PlainSeconds``, learned from steps without. Decisions hold for a window of
-steps, since an asynchronous engine shows a decision only some steps later. Drafts stay on while recent steps of a
-similar number of requests gained enough, by a lower bound; otherwise they are tried now and then. A
-``LossAccount`` pays for what drafts lose; while it is empty, drafts are off.
-Not covered: which drafts, and how many (``draft_budget``).
+The switch compares steps with drafts to ``PlainSeconds``, learned from steps without drafts (plain steps). A decision
+holds for a window of steps, because an asynchronous engine shows its effect only some steps later. Drafts stay on while
+the lower bound of their gain, for a similar number of requests, is high enough. Otherwise they are tried now and then.
+A ``LossAccount`` pays for time that drafts lose; while the account is empty, drafts are off.
+Not covered: which tokens are drafted, and how many (``draft_budget``).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from turntree.spec_tree.budget.step_account import LossAccount
 
 _KEPT = 1 - 1 / 32  #: factor on the statistics of steps with drafts after one more step
 _ENOUGH = 8.0  #: steps with drafts after which their gain is known
-_OWN_LOSS = 4.0  #: loss of a window that ends it at once, in steps without drafts
-_HICCUP = 4.0  #: cap of a step's seconds, as a multiple of the usual ones
-_UNTRIED, _LEAST = 1.0, 0.05  #: assumed loss of a step with drafts, in plain steps: before the first one, and at least
-#: minimum seconds with drafts until plain steps are measured again, if drafts save at least this fraction
+_OWN_LOSS = 4.0  #: loss, in plain steps, at which a window with drafts ends early
+_HICCUP = 4.0  #: cap of the seconds that count for one step, as a multiple of the usual seconds
+_UNTRIED, _LEAST = 1.0, 0.05  #: assumed loss of a step with drafts, in plain steps: before any trial, and minimum
+#: if drafts save more than the fraction ``_PLENTY``, ``_AFTER`` is the minimum time between measurements of plain steps
 _AFTER, _PLENTY = 5.0, 1 / 3
-_SPED_UP = 1.25  #: speed-up of steps with drafts, relative to plain steps, after which plain steps are measured sooner
-_PACE = 1 / 16  #: weight of a step in the pace of steps with drafts
+_SPED_UP = 1.25  #: if drafts got this much faster, relative to plain steps, plain steps are measured sooner
+_PACE = 1 / 16  #: weight of the newest step in the average ``_pace``
 _PAUSE = 60.0  #: idle seconds after which plain steps are measured at once: the machine may have other work now
 
 
@@ -45,7 +45,7 @@ class _Gain:
         )
 
     def lower(self) -> float:
-        # relative tokens per second with drafts, less one standard error
+        # tokens per second with drafts, as a multiple of plain steps, minus one standard error
         return (self.plain - sqrt(max(self.spread, 0.0))) / self.took if self.took > 0 else 0.0
 
 
@@ -61,9 +61,9 @@ class DraftSwitch:
     def __init__(self, *, loss_share: float = 0.01, least_gain: float = 1.05, window: int = 16, lag: int = 2) -> None:
         """Start without drafts.
 
-        Drafts may lose ``loss_share`` of the time. They are switched on from ``least_gain`` times the tokens per second
-        of plain steps. Decisions are ``window`` steps apart; the first ``lag`` steps after a change count for neither
-        side, because the engine works ahead.
+        Drafts may lose ``loss_share`` of the time. They stay on if they reach ``least_gain`` times the tokens per
+        second of plain steps. Decisions are ``window`` steps apart. The first ``lag`` steps after a change are not
+        counted, because an asynchronous engine had already scheduled them.
         """
         self.plain = PlainSeconds()
         self._share = loss_share
@@ -73,10 +73,10 @@ class DraftSwitch:
         self._lag = lag
         self._on = False
         self._left = window
-        self._own = 0.0  #: loss of the current window, seconds
+        self._own = 0.0  #: seconds lost in the current window
         self._gains: dict[int, _Gain] = {}
         self._run = _Gain()  #: statistics since drafts were switched on, for any number of requests
-        self._since = 0.0  #: seconds with drafts since plain steps were measured
+        self._since = 0.0  #: seconds of steps with drafts since plain steps were last measured
         #: seconds of steps with drafts relative to plain steps: recently, and when plain steps were last measured
         self._pace = self._first_pace = 0.0
         self._refreshing = False
@@ -103,7 +103,7 @@ class DraftSwitch:
         if plain <= 0:
             return False
         if self._on:
-            # Measuring plain steps costs the saving of one window, so the pause between two grows with the saving.
+            # Measuring plain steps forgoes the saving of one window: the more drafts save, the rarer the measurements.
             saved = 1 - self._run.took / self._run.plain if self._run.plain else 0.0
             often = (self._window + self._lag) * plain * saved / self._share
             if self._pace < self._first_pace / _SPED_UP:

@@ -1,4 +1,4 @@
-"""Seconds of engine steps without drafts (plain steps) by number of requests, learned from such steps alone.
+"""Seconds of engine steps without drafts (plain steps) by number of requests, learned only from plain steps.
 
 Request counts are grouped by powers of two. The median of a group's last steps is a knot, with straight lines between
 knots. Beyond the knots the line continues within safe bounds: a step of more requests is no faster, and a step of
@@ -12,10 +12,10 @@ from bisect import bisect
 from collections import deque
 from statistics import median
 
-_STEPS = 24  #: last steps of a group that its median covers
-_LEAST = 6  #: steps that a group needs to count
+_STEPS = 24  #: steps of a group, the newest, that its median covers
+_LEAST = 6  #: minimum steps of a group before its median is used
 _KEPT = 0.98  #: factor on the statistics of prompt tokens after a step
-_FEW = 4, 16  #: prompt tokens that are negligible while their cost is unknown: per request, and a constant
+_FEW = 4, 16  #: prompt tokens that count as negligible while their cost is unknown: per request, plus a constant
 
 
 class PlainSeconds:
@@ -39,7 +39,7 @@ class PlainSeconds:
         return max(0.0, self._product / self._square) if self._square > 0 else 0.0
 
     def is_informative(self, rows: int, prompt_tokens: int) -> bool:
-        """Return whether a step is mostly plain work, not work on its prompts."""
+        """Return whether a step spends most of its time on decoding, not on prompt tokens."""
         if prompt_tokens <= _FEW[0] * rows + _FEW[1]:
             return True
         rate = self.by_prompt_token
@@ -68,12 +68,12 @@ class PlainSeconds:
         return min(max(seconds + (slow - fast) / (high - low) * (rows - near), flat), steep)
 
     def begin(self) -> None:
-        """Start a new series of plain steps: earlier ones may be long ago."""
+        """Start a new series of plain steps; earlier steps may be out of date."""
         self._steps.clear()
         self._touched.clear()
 
     def observe(self, rows: int, seconds: float, prompt_tokens: int) -> bool:
-        """Record a plain step until ``settle``; return whether it was informative."""
+        """Record a plain step for the next ``settle``; return whether the step was informative."""
         measured = self.is_informative(rows, prompt_tokens)
         rate = self.by_prompt_token
         self._see_prompts(prompt_tokens, seconds - self.seconds(rows))
@@ -92,9 +92,9 @@ class PlainSeconds:
         self._product = _KEPT * self._product + far * (rest - self._rest)
 
     def settle(self) -> float:
-        """Update the knots and return how much slower steps are than expected (1: as expected).
+        """Update the knots and return the ratio of measured to expected seconds.
 
-        All other knots scale by the same ratio: a machine that becomes busy slows every step.
+        The knots of all other groups scale by this ratio, because a machine that becomes busy slows every step.
         """
         new: dict[int, tuple[float, float]] = {}
         before = after = 0.0

@@ -1,4 +1,4 @@
-"""Accounts that bound the time that drafts may lose against steps without drafts."""
+"""Accounts that bound the time that drafts may lose against plain steps (steps without drafts)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from turntree.spec_tree.budget.step_cost import StepCost
 
 _MOST = 8.0  #: bound of the account, in plain steps of the longest kind seen so far
 LOSS_SHARE = 0.01  #: fraction of the time that drafts may lose, trials included
-_HICCUP = 2.0  #: cap of the seconds that a step is charged, as a multiple of the expected ones
+_HICCUP = 2.0  #: cap of the seconds that a step is charged, as a multiple of the expected seconds
 _SETTLE = 8  #: plain steps between two updates of ``PlainSeconds``
 
 
 class LossAccount:
     """Seconds that drafts may still lose: a fraction of the time, plus earlier gains up to a bound.
 
-    Earlier gains are capped, so in any span of time drafts lose at most that fraction of it plus the bound. The
-    bound pays for the first losses.
+    Because earlier gains are capped, drafts lose at most the fraction of any span of time, plus the bound.
+    The bound leaves room for the losses of the first trials.
 
     Example:
         >>> account = LossAccount(0.01)
@@ -29,14 +29,14 @@ class LossAccount:
         self._share = share
         self.most = 0.0  #: cap of ``left``, seconds
         self.left = 0.0  #: balance, seconds
-        self.lost = 0.0  #: total loss of drafts less their gains, seconds
+        self.lost = 0.0  #: total loss of drafts minus total gain, seconds
 
     @property
     def open(self) -> bool:
         return self.left >= 0
 
     def step(self, seconds: float, *, plain: float) -> None:
-        """Account for a step of ``seconds``; a plain step takes ``plain`` seconds, 0 if unknown."""
+        """Credit the allowed fraction of a step of ``seconds``; a plain step takes ``plain`` seconds, 0 if unknown."""
         more = max(0.0, _MOST * plain - self.most)
         self.most += more
         self.left = min(self.left + more + self._share * seconds, self.most)
@@ -48,14 +48,14 @@ class LossAccount:
 
 
 class StepAccount:
-    """A ``LossAccount`` that charges steps with drafts by the plain seconds of the tokens they emit.
+    """A ``LossAccount`` that compares steps with drafts to plain steps that emit as many tokens.
 
     ``PlainSeconds`` learns only from plain steps. ``StepCost`` treats a step with drafts like a plain step of more
     requests, so here it only caps hiccups of the machine.
     """
 
     def __init__(self, cost: StepCost, *, first: int = _SETTLE) -> None:
-        """Start without measurements; the first plain steps count after ``first`` of them."""
+        """Start without measurements; plain steps are used from the ``first``-th on."""
         self._cost = cost
         self._first = first
         self._account = LossAccount(LOSS_SHARE)
@@ -79,8 +79,8 @@ class StepAccount:
     ) -> None:
         """Charge a step with drafts, or learn from a step without.
 
-        ``tokens`` counts all tokens that the model ran over, ``emitted`` the sampled ones. Unless ``counts``, only the
-        time is accounted for.
+        ``tokens`` counts all tokens that the model processed, ``emitted`` the sampled tokens. Without ``counts``, the
+        step only adds its time.
         """
         plain = self._plain.seconds(rows)
         self._account.step(seconds, plain=plain)

@@ -1,9 +1,9 @@
 """Cost of an engine step, learned from the engine's steps.
 
-A step of B requests over m tokens, drafts included, is modelled as g(m) + r B seconds. g only rises, in any shape:
-an accelerator is flat until it is fully occupied, a CPU rises from the first token. g is a table of measured
-averages by m, made monotone and interpolated linearly. r, and g beyond the measured range, come from a linear fit.
-Both start from a prior and forget, so that a machine that becomes busy is noticed.
+A step of B requests over m tokens, drafts included, is modelled as g(m) + r B seconds. g never falls, but may have
+any shape: on an accelerator g is flat until the chip is full, on a CPU g rises from the first token. A table holds
+measured averages by m, made monotone and interpolated linearly. r, and g beyond the table, come from a linear fit.
+Both start from a prior and forget old steps, so a machine that becomes busy shows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _RECENT = 20.0  #: steps over which an entry is averaged
 _IDLE = 0.998  #: factor on an entry after a step of another size
 _FIT_MEMORY = 0.99
 _PRIOR = 0.5  #: weight, in steps, of each of the three points of the prior
-_EAGER, _FIT_EVERY = 50, 12  #: the table is rebuilt after each of this many first steps, then once per this many
+_EAGER, _FIT_EVERY = 50, 12  #: the table is rebuilt after each of the first 50 steps, then every 12 steps
 _DRIFT = 0.05  #: exponent of the ratio of measured to expected seconds by which all entries are scaled
 _SETTLING = 2  #: first steps that are ignored: they compile and allocate
-_HICCUP = 2.0  #: cap of a step's seconds, as a multiple of the expected ones
+_HICCUP = 2.0  #: cap of the seconds that count for one step, as a multiple of the expected seconds
 
 Floats = NDArray[np.float64]
 
@@ -36,9 +36,9 @@ COST = np.dtype(
         ("sums", np.float64, (_ENTRIES, 4)),  # per entry: weight, requests, tokens, seconds
         ("gram", np.float64, (3, 3)),
         ("right", np.float64, 3),
-        ("line", np.float64, 3),  # seconds of an empty step, by request, by token
+        ("line", np.float64, 3),  # seconds of an empty step, per request, per token
         ("at", np.float64, _ENTRIES),  # tokens of the table's knots
-        ("takes", np.float64, _ENTRIES),  # seconds there, without the requests' part
+        ("takes", np.float64, _ENTRIES),  # g at these knots: seconds without the part r B for the requests
         ("knots", np.int64),
         ("steps", np.int64),
         ("unfitted", np.int64),
@@ -90,7 +90,7 @@ def _take(costs: NDArray[np.void], rows: float, tokens: float, seconds: float) -
     cost.steps += 1
     if cost.steps <= _SETTLING:
         return
-    # A hiccup is capped. A lasting change shifts all entries a little each step, as it concerns every step size.
+    # Cap a hiccup. Shift all entries a little each step, since a lasting slowdown affects every step size.
     if cost.steps > 2 * _SETTLING:
         expected = expected_seconds(cost, rows, tokens)
         seconds = min(seconds, _HICCUP * expected)

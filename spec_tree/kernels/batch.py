@@ -1,8 +1,8 @@
 """Kernels for a whole batch of turns: ``begin``, ``draft`` and ``advance``.
 
-All three run without the GIL. ``begin`` and ``draft`` write only the rows of ``LiveTurns`` that
-they get, so threads may run them side by side. ``advance`` also writes the token log and the weights:
-one thread at a time.
+All three run without the GIL. ``begin`` and ``draft`` write only the rows of ``LiveTurns`` that they are given, so
+several threads may call them at the same time. ``advance`` also writes the token log (the buffer of stored turns)
+and the weights, so only one thread at a time may call it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from turntree.spec_tree.kernels.layout import (
 from turntree.spec_tree.kernels.learning import accepted, learn_candidates, learn_nodes
 from turntree.spec_tree.kernels.prefetch import PREFETCHED_ROWS, prefetch_rows
 
-#: positions of the longest piece of the log that a live turn takes at once; a multiple of ``GRANULE``
+#: maximum positions of the log that a live turn reserves at once (a piece); a multiple of ``GRANULE``
 LONGEST_PIECE = 128
 
 
@@ -68,8 +68,8 @@ def draft(
 ) -> int:
     """Draft for the rows ``slots`` of ``live`` and return the number of nodes of all rows.
 
-    ``max_depths`` bounds the path of each row. ``out`` is filled from ``start`` on, one row after the other, and needs
-    space for ``rows * limits.budget`` nodes; ``counts`` is filled with the nodes of each row.
+    ``max_depths`` is the maximum depth of each row's tree. ``out`` is filled from ``start`` on, row by row, and needs
+    space for ``rows * limits.budget`` nodes. ``counts`` is filled with the number of nodes of each row.
     """
     own = work[0]
     total: int = int64(0)
@@ -98,9 +98,9 @@ def advance(
     weights: Weights,
     head: NDArray[np.int64],
 ) -> int:
-    """Append ``sampled[offsets[b]:offsets[b + 1]]`` to each turn, learn from them, count the accepted tokens.
+    """Append ``sampled[offsets[b]:offsets[b + 1]]`` to turn b, learn, and return the accepted draft tokens.
 
-    The log must be free from ``head[0]`` on for these tokens and one more piece per row.
+    From ``head[0]`` on, the log must have free positions for these tokens and one more piece per row.
     """
     total = 0
     for b in range(len(slots)):
@@ -126,7 +126,7 @@ def extend(turn: Any, new: NDArray[np.int32], sources: DraftSources, weights: An
 
 @part
 def _remember(turn: Any, new: NDArray[np.int32]) -> None:
-    # drop the older part of a full tail, but keep the MATCH tokens that agreements are counted over
+    # drop the older part of a full tail, but keep the last MATCH tokens, which ``agreement`` compares
     tail, last = turn.tail, turn.last
     for token in new:
         if last + 1 == TAIL:
@@ -145,7 +145,7 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
     at, limit, done = turn.position + 1, turn.limit, 0
     while done < len(new):
         if at == limit - 1:
-            # Pieces grow with the turn: a short turn wastes little space, a long one has few jumps.
+            # Pieces grow with the turn: a short turn wastes little space, and a long turn has few jumps.
             start = head[0]
             size = min(2 * GRANULE + turn.last // 2 + len(new) - done, LONGEST_PIECE) // GRANULE * GRANULE
             head[0] = start + size
@@ -156,7 +156,7 @@ def _append(turn: Any, new: NDArray[np.int32], log: TokenLog, head: NDArray[np.i
             log.tokens[at] = JUMP  # last: a reader that sees the mark finds the new piece complete
             at, limit = start + 1, start + size
         count = min(len(new) - done, limit - 1 - at)
-        # The end first, then the tokens from the last on: a reader never runs past what is written.
+        # Write END first, then the tokens backwards, so that a concurrent reader never runs past the end.
         log.tokens[at + count] = END
         for i in range(count - 1, -1, -1):
             log.tokens[at + i] = new[done + i]

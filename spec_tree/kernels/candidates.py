@@ -1,12 +1,12 @@
 """Find candidates: positions in stored turns where the preceding tokens match the end of a turn.
 
-A draft is copied from what follows its candidates. Lookups run from new to old and by four keys: the last
-four tokens in the environment, the last token in the same exact state, the last two in the same task, and
-the last two in the environment. The turn's own context and the tokens around its anchors (positions
-where earlier turns agreed until recently) add more.
+A draft is copied from the tokens that follow its candidates. Lookups go from the newest position to the oldest, by
+four keys: the last four tokens in the environment, the last token in the same exact state, the last two tokens in
+the same task, and the last two tokens in the environment. More candidates come from the turn's own context, and
+from around its anchors: positions in stored turns that agreed with the turn until recently.
 
-Invariant: for every kind except ``UNMATCHED`` the last token agrees, and the turn that owns the candidate
-is still stored and has the key that the kind stands for.
+Invariant: for every kind of candidate except ``UNMATCHED``, the token at the position equals the turn's last token.
+The turn that owns the position is still stored, and has the key that the kind stands for.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from turntree.spec_tree.kernels.layout import (
     TurnKeys,
 )
 
-WALK = np.int64(16)  #: links of one kind that a lookup follows at the root
-_WALK_MORE = np.int64(8)  #: links of one kind that a lookup follows below the root
-#: per kind of links: the key that the owner of a candidate must share
+WALK = np.int64(16)  #: maximum links of one kind that a lookup follows at the root, the turn's newest token
+_WALK_MORE = np.int64(8)  #: maximum links of one kind that a lookup follows below the root
+#: per kind of links: the key that the turn at the candidate must share
 _OWNER_KEY = np.array([EXACT_KEY, TASK_KEY, ENV_KEY, ENV_KEY])
-_MIN_MATCH = np.array([1, 2, 2, 3])  #: per kind of links: tokens that must agree, since other keys may share the hash
+_MIN_MATCH = np.array([1, 2, 2, 3])  #: per kind of links: minimum equal tokens, since different keys may collide
 _ENOUGH = 24  #: candidates from which on the two-token lookups by task and environment are skipped
 WINDOW = 10  #: tokens before and after an anchor in which the last token is searched
-_CONTEXT_WALK = 8  #: links of the turn's own context that a lookup follows
+_CONTEXT_WALK = 8  #: maximum links in the turn's own context that a lookup follows
 _ANCHOR_OFFSETS = np.array([0, -1, 1])  #: offsets from an anchor at which ``UNMATCHED`` candidates are added
 
-#: class of an agreement of 0 to ``MATCH`` tokens; from 13 on one class covers several lengths
+#: length class of an agreement (number of equal tokens, 0 to ``MATCH``); from 13 on a class covers several lengths
 LENGTH_CLASSES = np.concatenate([np.arange(13), np.repeat(np.arange(13, 18), [4, 8, 8, 16, MATCH - 48])])
 
 
@@ -82,8 +82,8 @@ def next_position(
     else:
         token = log.tokens[position]
         if token == JUMP:
-            # The link leads to the ``BACK`` before the next piece. A writer may have overwritten it just now, hence
-            # the bounds check: a wrong token is only a bad draft, an access out of bounds is a crash.
+            # The link leads to the ``BACK`` mark before the next piece. A writer may just have overwritten the link,
+            # hence the bounds check: a wrong token is only a bad draft, but a read out of bounds is a crash.
             position = int64(log.links[EXACT1, position]) + 1
             token = log.tokens[index(position)] if 0 < position < len(log.tokens) else np.int32(-1)
     return position, token
@@ -103,7 +103,7 @@ def _age_of(newest: int, position: int, age: int, size: int) -> int:
 
 @part
 def agreement(position: int, tail: NDArray[np.int32], last: int, log: TokenLog) -> int:
-    """Count the tokens up to ``position`` that equal those up to ``tail[last]``, at most ``MATCH``.
+    """Count how many tokens back from ``position`` equal the tokens back from ``tail[last]``, up to ``MATCH``.
 
     An agreement that reaches back to the start of both turns counts as ``MATCH``.
     """
@@ -111,7 +111,7 @@ def agreement(position: int, tail: NDArray[np.int32], last: int, log: TokenLog) 
     length: int = int64(0)
     while length < MATCH:
         if position >= 8 and last - length >= 8:
-            # Compare eight tokens at once while all agree. Marks are negative, so they end this; see below.
+            # Compare eight tokens at once while all agree. Marks are negative, so a mark ends this fast path.
             alike = alike8(tokens, position, tail, last - length)
             length += alike
             position -= alike
@@ -127,7 +127,7 @@ def agreement(position: int, tail: NDArray[np.int32], last: int, log: TokenLog) 
             token = tokens[position]
         if token != tail[last - length]:
             break
-        if token < 0:  # ``START`` in both: they agree from the beginning on
+        if token < 0:  # both are at ``START``: the turns agree from their first token on
             return MATCH
         length += 1
         position -= 1
@@ -137,8 +137,8 @@ def agreement(position: int, tail: NDArray[np.int32], last: int, log: TokenLog) 
 @part
 def find_candidates(turn: Any, row: int, sources: DraftSources, work: Any) -> None:
     newest, root, count = work.newest_links[row], int64(0), int64(0)
-    # The order matters: the candidate with the lower index counts as the newer one, and a position keeps the kind of
-    # its first lookup. Four agreeing tokens are the best evidence, so their candidates come first.
+    # The order matters: a candidate with a lower index counts as newer, and a position keeps the kind of its first
+    # lookup. Four equal tokens are the best evidence, so candidates of ``ENV4`` come first.
     count = walk(turn, root, count, int64(ENV4), newest[ENV4], sources, work)
     count = walk(turn, root, count, int64(EXACT1), newest[EXACT1], sources, work)
     if count < _ENOUGH and turn.keys[TASK_KEY] != turn.keys[EXACT_KEY]:
@@ -154,9 +154,9 @@ def find_candidates(turn: Any, row: int, sources: DraftSources, work: Any) -> No
 def find_more_candidates(turn: Any, node: int, level: int, count: int, sources: DraftSources, work: Any) -> int:
     """Look up more candidates in the same state for ``node``, ``level`` tokens below the root.
 
-    Writes the path to the node behind the turn's tail, which must have space for it. Returns the number of
-    candidates in use. Those from ``count`` on belong to the node; their matches are counted from the root,
-    so they may be negative.
+    Writes the path to the node after the turn's tail, which must have space for the path. Returns the number of
+    candidates in use. Candidates from ``count`` on belong to the node. Their ``matches`` count equal tokens from
+    the root back, so a match shorter than the path is negative.
     """
     tail, last, z = turn.tail, int64(turn.last) + level, int64(node)
     # Write the path from the node up to the root backwards, so that the tail reads as if it had been sampled.
@@ -171,7 +171,7 @@ def find_more_candidates(turn: Any, node: int, level: int, count: int, sources: 
 
 @part
 def walk(turn: Any, node: int, count: int, link: int, newest: int, sources: DraftSources, work: Any) -> int:
-    """Add the candidates that one kind of links leads to, newest first, and return the number in use.
+    """Add the candidates that one kind of links leads to, newest first, and return the number of candidates in use.
 
     The candidates continue ``node``; below the root (0), the path to it stands after the turn's tail. ``newest`` is the
     newest position with the key of these links, -1 for none.
@@ -182,14 +182,14 @@ def walk(turn: Any, node: int, count: int, link: int, newest: int, sources: Draf
     followed = int64(work.first_candidate[node]) if node > 0 else int64(-1)
     tokens, links, owner = log.tokens, log.links[link], log.owner
     keys, column, least, last = turn.keys, _OWNER_KEY[link], _MIN_MATCH[link], int64(turn.last) + level
-    # At the root no position is added twice. Below, another node may already have added the position, so only
-    # ``_is_followed`` can tell whether it is new for this node.
+    # At the root, no position is added twice. Below the root, a sibling may have added the position for itself, so
+    # only ``_is_followed`` can tell whether the position is new for this node.
     most, since, known = (WALK, int64(0), count) if level == 0 else (_WALK_MORE, count, count)
     position, walked, age = int64(newest), 0, int64(0)
     while position >= 0 and age >= 0 and walked < most and count < CANDIDATES:
         walked += 1
         position = index(position)
-        # Links collide, so compare the token. Before ``END`` there is nothing to copy yet.
+        # Hashes collide, so compare the token. If ``END`` follows, there is nothing to copy yet.
         if tokens[position] == tail[last] and tokens[position + 1] != END:
             owned = sources.turns[index(owner[index(position // GRANULE)])]
             # Cheap checks first: counting the agreement reads another cache line.
@@ -276,7 +276,7 @@ def _around(anchor: int, count: int, turn: Any, log: TokenLog, turns: TurnKeys) 
         if tokens[position + 1] == END:
             continue
         found = where(position, candidates, int64(0), count)
-        while found >= 0 and kinds[found] == CONTEXT:  # an equal number, but a position in the context log
+        while found >= 0 and kinds[found] == CONTEXT:  # an equal number, but of a position in the context log
             found = where(position, candidates, found + 1, count)
         distance = abs(position - anchor)
         kind = AT_ANCHOR if distance == 0 else NEAR_ANCHOR if distance <= 2 else AROUND_ANCHOR
@@ -299,7 +299,7 @@ def _unmatched(anchor: int, age: int, count: int, turn: Any, log: TokenLog, turn
             continue
         if turns[log.owner[position // GRANULE], ENV_KEY] != turn.keys[ENV_KEY]:
             continue
-        # There is no agreement, so ``matches`` holds the column of ``LENGTHS`` instead.
+        # The tokens do not agree, so ``matches`` holds a column number instead of a length, see ``LENGTHS``.
         turn.candidates[count], turn.matches[count] = position, min(age - 1, 7) + 8 * beside
         turn.kinds[count] = UNMATCHED
         count += 1

@@ -25,8 +25,8 @@ _njit: Any = numba.njit
 _OPTIONS = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True, "error_model": "numpy"}
 
 
-# ``_nrt``: arrays are not reference-counted, which would take more than half of a draft's time. The caller holds them,
-# and no kernel allocates one.
+# ``_nrt=False``: no reference counts for arrays, which would take more than half of a draft's time. This is safe:
+# the caller keeps the arrays alive, and no kernel allocates an array.
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile ``function`` on its first call, without the GIL, or load it from the cache."""
     return _stamped(_njit(cache=True, **_OPTIONS)(function))
@@ -45,7 +45,7 @@ def _stamped(compiled: Any) -> Any:
 def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile ``function`` only as a part of the kernels that call it; ``options`` go to ``njit``.
 
-    There is no Python wrapper, which halves the compile time. Calling it from Python crashes the process.
+    There is no Python wrapper, which halves the compile time. Calling ``function`` from Python crashes the process.
     """
     if function is None:
         return lambda function: part(function, **options)
@@ -74,7 +74,7 @@ def sources() -> str:
     root = Path(__file__).resolve().parents[1]
     for path in sorted(root.rglob("*.py")):
         text = path.read_bytes()
-        # layout.py has no kernel, but its dtypes and constants are compiled into them.
+        # layout.py has no kernel, but its dtypes and constants are compiled into the kernels.
         if b"numba" in text or b"compiled import" in text or path.name == "layout.py":
             digest.update(str(path.relative_to(root)).encode() + text)
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """Grow draft trees and chains from candidates.
 
-Every candidate votes for the token that follows it, weighted by the odds of its kind and match length.
-Tokens that merely followed the last token earlier get a small vote. The tree grows best first by path
-probability, which maximises the expected accepted tokens under a node budget.
+A candidate is a position in a stored turn. Every candidate votes for the token that follows it, weighted by the odds
+of its kind and match length. Followers (tokens that came after the last token elsewhere) get a small vote. The tree
+grows best first by path probability, which maximises the expected number of accepted tokens under a node budget.
 A draft cannot change what is sampled: the verifier decides.
 """
 
@@ -40,38 +40,38 @@ from turntree.spec_tree.kernels.weighing import weigh
 #: working memory of one thread, which drafts for one row at a time
 SCRATCH = np.dtype(
     [
-        # of a candidate that the draft follows
+        # per candidate that the draft follows
         ("at", np.int64, CANDIDATES),  # position in the log up to which it has been followed
         ("following", np.int32, CANDIDATES),  # next candidate of the same node, -1 at the end of the list
-        # of a node, the root first
-        ("first_candidate", np.int32, NODES),  # first of the list of candidates that have led to it, -1 for none
+        # per node, the root first
+        ("first_candidate", np.int32, NODES),  # head of the list of candidates that led to it, -1 for none
         ("depth", np.int32, NODES),  # tokens from the root on
         ("path", np.float32, NODES),  # probability of the path from the root to the node
         ("weight", np.float32, NODES),  # sum of the votes for it
-        ("newest_candidate", np.int32, NODES),  # lowest index of a candidate that voted for it: newer ones come first
+        ("newest_candidate", np.int32, NODES),  # lowest index (newest) of the candidates that voted for it
         ("best_length", np.int32, NODES),  # longest agreement of a candidate that voted for it, as a class
-        ("support", np.int32, (NODES, KINDS + 1)),  # candidates that voted for it, by kind; in the last column, all
+        ("support", np.int32, (NODES, KINDS + 1)),  # candidates that voted for it, by kind; last column: total
         ("inputs", np.float32, (NODES, INPUTS)),  # inputs of the network
-        # of the draft
+        # per draft
         ("frontier", np.int32, NODES),  # nodes that may be proposed next, the likeliest last
-        # of the node whose children are voted for
+        # of the node whose children get votes at present
         ("total", np.float32),  # sum of all votes, plus 1
         ("voters", np.int64),  # candidates that voted
         ("longest", np.int64),  # longest agreement of a voting candidate, as a class
         ("newest", np.int64),  # lowest index of a voting candidate, ``CANDIDATES`` if none voted
         ("newest_node", np.int64),  # child that the newest candidate voted for, -1 for none
-        # of the batch
-        ("again", np.int64),  # most votes for a node that still looks up more candidates, -1 for never
-        # of the prefetched rows, by kind of links
+        # of the whole batch
+        ("again", np.int64),  # maximum votes of a node that looks up more candidates, -1: no node does
+        # per prefetched row and kind of links
         ("newest_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # the newest position, -1 for none
         ("at_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # position that the walk has reached
-        ("before_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # position before that one
+        ("before_links", np.int64, (PREFETCHED_ROWS, LINKS)),  # position of the step before
     ],
     align=True,
 )
-AGAIN_VOTERS = 8  #: votes for a node up to which looking up more candidates is worth the time
-#: largest batch in which ``proposal`` looks up candidates below the roots: half of the drafting time for a few
-#: thousandths of the tokens, which only pays where drafting is short relative to the model's step
+AGAIN_VOTERS = 8  #: nodes with at most this many votes look up more candidates
+#: largest batch in which ``proposal`` looks up candidates below the roots. The lookups take half of the drafting time
+#: for a few thousandths of the tokens, which pays only if drafting is short relative to the model's step
 FEW_ROWS = 64
 
 
@@ -81,11 +81,11 @@ def scratch() -> NDArray[np.void]:
     return record
 
 
-_WORTH_MORE = np.float32(0.1)  #: path probability above which followers of the last token vote too
-_SURE = np.float32(20.0)  #: sum of votes from which on followers do not vote
+_WORTH_MORE = np.float32(0.1)  #: minimum path probability of a node at which followers vote, too
+_SURE = np.float32(20.0)  #: followers do not vote if the candidates' votes add up to this
 _AGAIN_PATH = np.float32(0.05)  #: path probability above which a node may look up more candidates
 _LEAST = np.float32(1e-30)  #: lower bound of a path probability, since the network takes its logarithm
-_LED = 8  #: length class at which an ``UNMATCHED`` candidate counts at most once it has predicted a token
+_LED = 8  #: maximum length class of an ``UNMATCHED`` candidate after it has predicted a token
 
 
 @inlined
@@ -102,7 +102,7 @@ def _queue(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], wa
     if waiting >= most and path[node] <= path[index(frontier[index(waiting - most)])]:
         return waiting
     at = index(waiting)
-    # Insertion sort, likeliest last; of equally likely nodes the newer one is proposed first.
+    # Insertion sort, likeliest last; of equally likely nodes, the newer node is proposed first.
     while at > 0 and path[index(frontier[index(at - 1)])] > path[node]:
         frontier[at] = frontier[index(at - 1)]
         at = index(at - 1)
@@ -148,7 +148,7 @@ def _vote_candidates(current: int, first: int, turn: Any, sources: DraftSources,
                 length = length_class(matches[c] + level)
             elif level == 0:
                 length = index(matches[c])
-            else:  # it predicted this path, so it agrees by now, though over few tokens
+            else:  # the candidate predicted this path, so by now it agrees, though only over few tokens
                 kind, length = index(EXACT), index(min(matches[c], _LED))
             node = _child(token, current, first, nodes, turn, work)
             nodes = max(nodes, node + 1)

@@ -1,8 +1,8 @@
-"""Index of the token log: each position links to the newest earlier one with the same key.
+"""Index of the token log: each position links to the newest earlier position with an equal key.
 
-The four keys are the exact state with the last token, the task with the last two, and the environment with
-the last two and the last four. As in LZ77, heads are direct-mapped, keys are not stored, and overwritten
-positions are never unlinked: whoever follows a link compares the tokens.
+The four keys are: exact state and last token; task and last two tokens; environment and last two tokens; environment
+and last four tokens. As in LZ77, a hash selects the head of a chain, keys are not stored, and overwritten positions
+stay linked. Code that follows a link must therefore compare the tokens.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _link(kind: int, key: int, at: int, log: TokenLog) -> None:
 
 @part
 def index_run(start: int, stop: int, exact: int, task: int, env: int, log: TokenLog) -> None:
-    """Link the positions ``start:stop`` of one turn, which lie in one piece, after its earlier ones."""
+    """Link the positions ``start:stop`` of one turn, which lie in one piece; earlier positions must be linked."""
     # The keys include up to three tokens before ``start``, which may lie in an earlier piece.
     tokens = log.tokens
     before = int64(start)
@@ -96,7 +96,7 @@ def _before(at: int, log: TokenLog) -> tuple[int, np.int32]:
 
 @part
 def claim(start: int, stop: int, turn: int, log: TokenLog) -> None:
-    # END stops every reader and walk at what stood here before, ahead of the change of owner
+    # Overwrite the old tokens with END before the owner changes, so that readers of the old turn stop.
     for at in range(start, stop):
         log.tokens[at] = END
     for granule in range(start // GRANULE, (stop + GRANULE - 1) // GRANULE):

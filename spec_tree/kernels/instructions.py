@@ -73,8 +73,8 @@ def _alike8(typing: Any, first: Any, at: Any, second: Any, other: Any) -> Any:
     return types.int64(first, types.int64, second, types.int64), generate
 
 
-#: ``alike8(first, at, second, other)``: of the 8 int32 that end at ``first[at]`` and ``second[other]``, how many are
-#: equal and not negative, counted backwards from the ends
+#: ``alike8(first, at, second, other)``: compares the 8 int32 that end at ``first[at]`` with the 8 that end at
+#: ``second[other]``; returns how many, counted backwards from the ends, are equal and not negative
 alike8: Any = intrinsic(_alike8)
 
 

@@ -1,10 +1,10 @@
-"""Layout of the flat arrays behind the draft store.
+"""Layout of the flat arrays of the draft store.
 
 All state of the kernels lies in these arrays, so that threads may read while one thread writes.
 
-A token log holds stored turns, one token per position. A turn begins with ``START`` and ends with ``END``.
-It may lie in several pieces: a full piece ends with ``JUMP``, the next piece begins with ``BACK``, and the
-``EXACT1`` links of these two marks hold the position of the other piece.
+A token log is the buffer of stored turns, one token per position. A turn begins with ``START`` and ends with ``END``.
+A turn may consist of several pieces: a full piece ends with ``JUMP``, and the next piece begins with ``BACK``. The
+``EXACT1`` link of each of these two marks holds the position of the other mark.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 START, END, JUMP, BACK = -1, -2, -3, -4  #: marks in a token log; token ids are never negative
-GRANULE = 16  #: positions of the log that always belong to one turn
+GRANULE = 16  #: the log is divided into blocks of this many positions; a block belongs to one turn
 TAIL = 256  #: last tokens of a live turn that are kept; at least the last 64 always are
-MATCH = 64  #: longest agreement that is counted; an agreement back to ``START`` counts as this
-CANDIDATES = 160  #: positions of the log that one draft may follow
-NODES = 256  #: nodes that one draft may weigh, including those not proposed
-ANCHORS = 12  #: anchors per live turn: positions where earlier turns agreed with it last
-FEW = 8  #: vote counts are told apart up to here
-FOLLOWERS = 8  #: followers kept per token
+MATCH = 64  #: maximum length of an agreement; an agreement back to ``START`` counts as ``MATCH``
+CANDIDATES = 160  #: maximum candidates (positions in stored turns to copy from) per draft
+NODES = 256  #: maximum nodes (tokens of the tree) that one draft may weigh, proposed or not
+ANCHORS = 12  #: anchors per live turn: positions where stored turns last agreed with the turn
+FEW = 8  #: larger vote counts are treated as this count
+FOLLOWERS = 8  #: followers (the last tokens seen after a token) kept per token
 FOLLOWED = 1 << 15  #: rows of ``followers``, by hash
 HASHED = 8192  #: entries of a hashed table of weights
 TABLES = 4  #: hashed tables of weights, see ``weighing``
 INPUTS, HIDDEN = 16, 16  #: shape of the network that weighs a node, see ``weighing``
 
-# Kinds: how a position was found. They are rows of the fitted and the saved weights, so none may change its number.
+# Kinds of candidates: how the position was found. Kinds are row numbers in saved weights, so never renumber them.
 EXACT = 0  #: in a turn at the same exact state
-TASK = 1  #: in a turn of the same task, after other tool calls
-ENV = 2  #: in a turn of the same environment with another task
+TASK = 1  #: in a turn of the same task after different tool calls
+ENV = 2  #: in a turn of the same environment but another task
 UNMATCHED = 3  #: at or next to an anchor where the last token differs
 CONTEXT = 4  #: in the turn's own context
-AT_ANCHOR = 5  #: at an anchor; here and in the next two kinds the last token agrees
+AT_ANCHOR = 5  #: at an anchor, and the last token agrees (also for the next two kinds)
 NEAR_ANCHOR = 6  #: 1 or 2 tokens from an anchor
 AROUND_ANCHOR = 7  #: 3 to ``candidates.WINDOW`` tokens from an anchor
 TOOLS = 8  #: in a turn of the same task, after the same tool calls
 FOLLOWER = 9  #: not a candidate: a token that followed the previous token earlier in the same environment
 KINDS = 10  #: number of kinds
-#: columns of the weights per kind: ``candidates.length_class`` of the agreement. For ``UNMATCHED``: the anchor's age
-#: up to 7, plus 8 times the index in ``_ANCHOR_OFFSETS``. For ``FOLLOWER``: twice the number of votes up to ``FEW``,
-#: plus 1 below the root.
+#: number of columns of the weights per kind. The column is ``candidates.length_class`` of the agreement. Exceptions:
+#: ``UNMATCHED``: the anchor's age up to 7, plus 8 times the index in ``_ANCHOR_OFFSETS``. ``FOLLOWER``: twice the
+#: number of votes up to ``FEW``, plus 1 below the root.
 LENGTHS = 24
 
 #: one live turn; ``LiveTurns`` explains the fields
@@ -75,8 +75,8 @@ LIVE_TURN = np.dtype(
     align=True,
 )
 
-#: kinds of links to the newest earlier position with the same key: exact state and last token; task and last two;
-#: environment and last two; environment and last four (from a turn's second token on)
+#: kinds of links to the newest earlier position with an equal key. Keys: exact state and last token; task and last two
+#: tokens; environment and last two tokens; environment and last four tokens (from a turn's second token on)
 EXACT1, TASK2, ENV2, ENV4 = range(4)
 LINKS = 4  #: number of link kinds
 EXACT_KEY, TOOLS_KEY, TASK_KEY, ENV_KEY = range(4)  #: columns of a turn's keys, see ``DialogueState.backoff_states``
@@ -86,14 +86,14 @@ class TokenLog(NamedTuple):
     """Stored turns and their index."""
 
     tokens: NDArray[np.int32]  #: tokens and marks, shape (capacity,)
-    #: newest earlier position with the same key, shape (LINKS, capacity); row ``EXACT1`` also links pieces
+    #: newest earlier position with an equal key, shape (LINKS, capacity); row ``EXACT1`` also links a turn's pieces
     links: NDArray[np.int32]
     heads: NDArray[np.int32]  #: newest position by hash of the key, shape (LINKS, a power of two)
-    owner: NDArray[np.int32]  #: slot of the turn that owns a granule, 0 for none, shape (capacity / GRANULE,)
-    followers: NDArray[np.int32]  #: ring of the last tokens after a token, -1 if unused, shape (FOLLOWED, FOLLOWERS)
-    followed: NDArray[np.int32]  #: tokens written to that ring; reset when one is removed, shape (FOLLOWED,)
-    #: per slot: tokens that candidates in the turn predicted, and how many were right, shape (slots, 2); slot 0 and
-    #: slots without a turn hold garbage
+    owner: NDArray[np.int32]  #: slot of the turn that owns each block, 0 for none, shape (capacity / GRANULE,)
+    followers: NDArray[np.int32]  #: ring buffer of the last followers, -1 if unused, shape (FOLLOWED, FOLLOWERS)
+    followed: NDArray[np.int32]  #: tokens written to each ring; reset when a token is removed, shape (FOLLOWED,)
+    #: per slot: tokens that candidates in the turn predicted, and how many predictions were right, shape (slots, 2);
+    #: slot 0 and slots without a turn hold garbage
     votes: NDArray[np.int64]
 
 
@@ -101,7 +101,7 @@ TurnKeys = NDArray[np.uint64]  #: keys of the turns in the log, shape (slots, 4)
 
 
 class ContextLog(NamedTuple):
-    """Prompts of the live turns, each used only for the turn's own drafts."""
+    """Prompts of the live turns; a prompt serves only the drafts of its own turn."""
 
     tokens: NDArray[np.int32]  #: shape (capacity,)
     link: NDArray[np.int32]  #: newest earlier position in the context with the same last two tokens, shape (capacity,)
@@ -119,7 +119,7 @@ class DraftLimits(NamedTuple):
 
     budget: int  #: maximum nodes per row
     floor: float  #: minimum probability of the path to a node
-    chain: bool  #: draft only the best child of each node
+    chain: bool  #: draft a chain: only the best child of each node
     ends: NDArray[np.int32]  #: tokens after which nothing is drafted
 
 
@@ -135,8 +135,8 @@ class DraftNodes(NamedTuple):
 #: weights of the draft model, one record per forest
 WEIGHTS = np.dtype(
     [
-        ("odds", np.float32, (KINDS, LENGTHS)),  # weight of a vote by kind and column, see ``LENGTHS``
-        ("tried", np.float64, (KINDS, LENGTHS, 2)),  # votes, and how many of them were right; older ones count less
+        ("odds", np.float32, (KINDS, LENGTHS)),  # weight of one vote by kind and column, see ``LENGTHS``
+        ("tried", np.float64, (KINDS, LENGTHS, 2)),  # votes, and right votes; older votes count less
         ("hashed", np.float32, (TABLES, HASHED)),  # log-odds by hashed properties of a node, learned online
         ("scale", np.float32),  # factor of the log-odds of a node's votes, learned online
         ("inner", np.float32, (INPUTS, HIDDEN)),  # first layer of the network
@@ -158,16 +158,16 @@ class LiveTurns(NamedTuple):
     tail: NDArray[np.int32]  #: last tokens, shape (slots, TAIL)
     last: NDArray[np.int32]  #: index of the newest token in ``tail``
     length: NDArray[np.int32]  #: tokens sampled so far
-    turn: NDArray[np.int32]  #: slot in ``TurnKeys``, 0 if the turn is not in the log
+    turn: NDArray[np.int32]  #: slot in ``TurnKeys``, 0 if the turn is not stored in the log
     position: NDArray[np.int64]  #: position of the newest token in the log
-    limit: NDArray[np.int64]  #: end of the piece of the log that the turn writes
+    limit: NDArray[np.int64]  #: end of the piece of the log that the turn is writing
     context: NDArray[np.int64]  #: start and end of the context, shape (slots, 2)
-    #: positions in the log where earlier turns agreed last, advanced with the turn, shape (slots, ANCHORS)
+    #: positions where stored turns last agreed, moved forward as the turn grows, shape (slots, ANCHORS)
     anchors: NDArray[np.int32]
-    ages: NDArray[np.int32]  #: tokens since an anchor was confirmed, shape (slots, ANCHORS)
+    ages: NDArray[np.int32]  #: tokens since an anchor last agreed, shape (slots, ANCHORS)
     anchor_count: NDArray[np.int32]
     candidates: NDArray[np.int32]  #: positions that the last draft followed, shape (slots, CANDIDATES)
-    #: tokens that agree; for ``UNMATCHED`` the column of ``LENGTHS``; shape (slots, CANDIDATES)
+    #: number of equal tokens; for ``UNMATCHED`` a column, see ``LENGTHS``; shape (slots, CANDIDATES)
     matches: NDArray[np.int32]
     kinds: NDArray[np.int32]  #: ``EXACT`` to ``TOOLS``, shape (slots, CANDIDATES)
     candidate_count: NDArray[np.int32]
@@ -175,7 +175,7 @@ class LiveTurns(NamedTuple):
     node_parent: NDArray[np.int32]  #: shape (slots, NODES)
     node_order: NDArray[np.int32]  #: index in the draft, -1 if not proposed, shape (slots, NODES)
     node_votes: NDArray[np.float32]  #: log-odds of the votes, shape (slots, NODES)
-    node_probability: NDArray[np.float32]  #: estimated probability given the parent, shape (slots, NODES)
+    node_probability: NDArray[np.float32]  #: estimated probability of the node given its parent, shape (slots, NODES)
     #: entries of the hashed tables; -1 in column 1 if only table 0 counts; shape (slots, NODES, TABLES)
     node_hashes: NDArray[np.int16]
     node_count: NDArray[np.int32]

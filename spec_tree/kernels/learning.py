@@ -1,8 +1,8 @@
 """Learn from verified tokens how reliable candidates, votes and nodes are.
 
-The odds of a kind of candidates are its share of right votes, sharpened. The hashed weights take a gradient
-step for all children on the accepted path. The network is not trained online. Candidates that agreed, or
-agreed until a moment ago, become anchors.
+A candidate (a position in a stored turn) votes for the token after it. The odds of a kind of candidates are its share
+of right votes, to the power ``_SHARPNESS``. The hashed weights take a gradient step for all children on the accepted
+path. The network is not trained online. Candidates that agree, or agreed until a few tokens ago, become anchors.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from turntree.spec_tree.kernels.layout import (
 
 _RATE, _SCALE_RATE = np.float32(0.08), np.float32(0.001)  #: step sizes of the hashed weights and of the votes' scale
 _SHARPNESS = 2.0  #: exponent of the odds: prefers reliable candidates over unreliable ones
-_TEACH_EVERY, _SETTLE_EVERY = 4, 64  #: updates between two that count votes, and between two recomputations of the odds
-_MEMORY = 4000.0  #: votes per kind and length after which older ones count half
+_TEACH_EVERY, _SETTLE_EVERY = 4, 64  #: count votes every 4th update, recompute the odds every 64th
+_MEMORY = 4000.0  #: votes per kind and length after which older votes count half
 _STALE = 100  #: tokens after which an unconfirmed anchor is dropped
-_SAME = 24  #: anchors at most this many positions apart are one
+_SAME = 24  #: anchors at most this many positions apart are merged
 
 
 @part
@@ -54,7 +54,7 @@ def learn_candidates(turn: Any, sampled: NDArray[np.int32], log: TokenLog, conte
     anchors, ages = turn.anchors, turn.ages
     length = len(sampled)
     anchored = int64(0)
-    # Advance the anchors with the turn and close the gaps that stale ones leave.
+    # Advance the anchors with the turn and close the gaps that dropped anchors leave.
     for i in range(turn.anchor_count):
         if ages[i] + length <= _STALE and anchors[i] + length < len(log.tokens) - 1:
             anchors[anchored], ages[anchored] = anchors[i] + length, ages[i] + length
@@ -68,7 +68,7 @@ def learn_candidates(turn: Any, sampled: NDArray[np.int32], log: TokenLog, conte
             position, token = next_position(position, kind, turn.context[1], log, contexts)
             if token < 0:
                 break
-            if teach and (kind != UNMATCHED or agreed == 0):  # once it has agreed, it is not ``UNMATCHED`` any more
+            if teach and (kind != UNMATCHED or agreed == 0):  # a candidate that has agreed is no longer ``UNMATCHED``
                 of = match if kind == UNMATCHED else length_class(match + agreed)
                 _count(weights.tried[kind, of], token == sampled[agreed])
                 if kind != CONTEXT:
@@ -85,7 +85,7 @@ def learn_candidates(turn: Any, sampled: NDArray[np.int32], log: TokenLog, conte
             continue
         if agreed == length:
             anchored = _anchor(position, int64(0), anchors, ages, anchored)
-        elif agreed >= length - 2 and kind != ENV:  # it differs only in the last tokens: treat it as agreeing
+        elif agreed >= length - 2 and kind != ENV:  # only the last tokens differ: treat the candidate as agreeing
             anchored = _anchor(position - 1 + length - agreed, int64(length - agreed), anchors, ages, anchored)
     if teach:
         _learn_followers(turn, sampled, log, weights)
@@ -107,7 +107,7 @@ def _count(tried: NDArray[np.float64], right: bool) -> None:
 
 @part
 def _learn_followers(turn: Any, sampled: NDArray[np.int32], log: TokenLog, weights: Any) -> None:
-    # At the root the column is that of the number of votes; below, no votes are known, so all columns learn.
+    # At the root, only the column of the known number of votes learns. Below, the number is unknown: all columns learn.
     few = min(turn.candidate_count, FEW)
     for level in range(min(len(sampled), 2)):
         row = follow_row(turn.keys[ENV_KEY], turn.tail[turn.last] if level == 0 else sampled[0])
@@ -124,7 +124,7 @@ def _learn_followers(turn: Any, sampled: NDArray[np.int32], log: TokenLog, weigh
 
 @part
 def _anchor(position: int, age: int, anchors: NDArray[np.int32], ages: NDArray[np.int32], count: int) -> int:
-    # Replaces an anchor nearby or, when all are in use, the stalest one.
+    # Replaces an anchor nearby or, when all slots are in use, the stalest anchor.
     for i in range(count):
         if abs(anchors[i] - position) <= _SAME:
             if age <= ages[i]:

@@ -1,4 +1,4 @@
-"""Write, read, index and drop single turns of the token log."""
+"""Write, read, index and drop single turns of the token log (the buffer of stored turns)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _write_turn(
     start: int, stop: int, sampled: NDArray[np.int32], turn: int, keys: NDArray[np.uint64], log: TokenLog
 ) -> None:
     claim(start, stop, turn, log)
-    # The end first, the tokens from the last on, ``START`` last of all: no concurrent reader runs past the turn.
+    # Write END first, then the tokens backwards, then START, so that no concurrent reader runs past the turn.
     log.tokens[start + len(sampled) + 1] = END
     for i in range(len(sampled) - 1, -1, -1):
         log.tokens[start + 1 + i] = sampled[i]
@@ -53,7 +53,7 @@ def write_turns(
 ) -> None:
     """Write ``sampled[spans[i, 0]:spans[i, 1]]`` as a turn into the free piece ``bounds[i]:bounds[i + 1]``.
 
-    ``keys``, shape (turns, 4), become those of ``slots``. Pieces begin and end at a multiple of ``GRANULE`` and
+    ``keys``, shape (turns, 4), become the keys of ``slots``. Pieces begin and end at a multiple of ``GRANULE`` and
     have at least two positions more than their turn has tokens.
     """
     for i in range(len(slots)):
@@ -73,7 +73,7 @@ def open_turns(
     log: TokenLog,
     turns: TurnKeys,
 ) -> None:
-    """Store the turns of ``rows`` of ``live``, whose keys are set, as empty turns from ``head[0]`` on.
+    """Store the turns in ``rows`` of ``live`` as empty turns from ``head[0]`` on; their keys must be set.
 
     ``nothing`` is an empty array of tokens.
     """
@@ -134,7 +134,7 @@ def drop_turns(
 
 @part
 def _forget_followers(start: int, env: int, kept: NDArray[np.int32], log: TokenLog) -> None:
-    # Undo what the turn added to the followers, as far as newer turns have not overwritten it.
+    # Remove the followers that the turn added, unless newer turns have overwritten them.
     at, before = int64(start), np.int32(START)
     while True:
         at += 1

@@ -1,7 +1,7 @@
 """Prefetch the memory that the drafts of several rows will read.
 
-A candidate is rarely in a cache, and its link must be read before the next older one is known. Drafting row by
-row would mostly wait for memory, so the walks of several rows advance together, one link of each per round.
+A candidate (a position in a stored turn) is rarely in a cache, and only its link leads to the next older candidate.
+Drafting row by row would mostly wait for memory. So several rows are walked together, one link per row and round.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CANDIDATES = 48  #: candidates of a turn that are prefetched; few turns have mo
 def prefetch_rows(rows: NDArray[np.int64], first: int, live: Any, log: TokenLog, turns: TurnKeys, work: Any) -> None:
     """Look up the newest links of the next ``PREFETCHED_ROWS`` rows and prefetch what ``find_candidates`` reads."""
     count = min(len(rows) - first, PREFETCHED_ROWS)
-    # Each stage handles all rows: the memory that it reads was prefetched by the stage before.
+    # Each stage handles all rows and reads memory that the stage before has prefetched.
     _fetch_turns(rows, first, count, live)
     _fetch_heads(rows, first, count, live, log, work)
     _fetch_anchors(rows, first, count, live, log)
@@ -90,7 +90,7 @@ def _walk_together(count: int, log: TokenLog, turns: TurnKeys, work: Any) -> Non
         for b in range(count):
             for link in range(LINKS):
                 position = at[b, link]
-                # The owner was prefetched one round ago, so only now its keys can be.
+                # The owner was prefetched one round ago, so only now can its keys be prefetched.
                 if before[b, link] >= 0:
                     fetch(turns, int64(log.owner[index(before[b, link] // GRANULE)]))
                 before[b, link] = position

@@ -1,8 +1,8 @@
 """Estimate the probability of a node given its parent with a logistic model.
 
-The logit adds the log-odds of the votes, weights learned online (hashed by the node's token, the previous token,
-both, and the support), and a small network over sixteen inputs. Nodes that only ``UNMATCHED`` candidates
-and followers voted for use the votes and the weight of their token alone.
+The logit is a sum of three terms: the log-odds of the votes, weights learned online, and a small network over sixteen
+inputs. The online weights are hashed by the node's token, by the previous token, by both, and by the number of votes.
+If only ``UNMATCHED`` candidates and followers voted for a node, just the votes and the weight of its token count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from turntree.spec_tree.kernels.layout import (
 
 #: ``log(1 + count)``; counts of candidates and nodes stay below 256
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
-_FAINT = np.float32(-6.0)  #: lower clip of the path's log-probability, since the network was fitted on none lower
+_FAINT = np.float32(-6.0)  #: lower clip of the path's log-probability, as in the data that the network was fitted on
 _ROOT_HALF = np.float32(math.sqrt(0.5)).view(np.int32)
 _LN2, _LOG2E = np.float32(math.log(2.0)), np.float32(1.0 / math.log(2.0))
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
@@ -47,7 +47,7 @@ _UNITS = ir.VectorType(ir.FloatType(), HIDDEN)
 
 @inlined_fast
 def logarithm(x: float) -> float:
-    # Inlined, to about six digits: a call of libm would spill all of the caller's registers.
+    # Accurate to about six digits, inlined because a call of libm would spill all of the caller's registers.
     # x = 2**e * m with m around 1, and log(m) = 2 artanh(s), s = (m - 1) / (m + 1), by its series.
     e = int32(int32(as_bits(x) - _ROOT_HALF) >> _MANTISSA)
     m = from_bits(int32(as_bits(x) - int32(e << _MANTISSA)))
@@ -88,7 +88,7 @@ def _network(typing: Any, inputs: Any, inner: Any, bias: Any, outer: Any) -> Any
             at = cgutils.gep(builder, pointer, row * HIDDEN)
             return builder.load(builder.bitcast(at, _UNITS.as_pointer()), align=4)
 
-        # Two sums, so that one addition need not wait for the one before.
+        # Two running sums, so that an addition need not wait for the addition before.
         sums = [units(start), ir.Constant(_UNITS, [0.0] * HIDDEN)]
         for j in range(INPUTS):
             value = spread(builder, builder.load(cgutils.gep(builder, given, j)), HIDDEN)
@@ -132,7 +132,7 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Any, work: A
     for child in range(first, nodes):
         z = index(child)
         vote = logarithm(min(max(weight[z] / (total - weight[z]), float32(1e-4)), float32(2000.0)))
-        # The second number keeps the properties apart where a token is the first: 1, 2, 3 and more.
+        # The second number (1, 2, 3, ...) gives each property that starts with a token a hash of its own.
         hashes[z, 0] = _hashed(tokens[z], int64(1))
         learnt = weights.hashed[0, hashes[z, 0]]
         if support[z, KINDS] == support[z, UNMATCHED]:
@@ -159,7 +159,7 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Any, work: A
             inputs[z, 9] = _LOG1P[voters]
             inputs[z, 10] = 1.0 if z == work.newest_node else 0.0
             inputs[z, 11] = _LOG1P[nodes - first]
-            inputs[z, 12] = _LOG1P[newest_candidate[z] - work.newest]  # how many newer candidates there are, about
+            inputs[z, 12] = _LOG1P[newest_candidate[z] - work.newest]  # approximate number of newer candidates
             inputs[z, 13] = learnt
             inputs[z, 14] = log_path
             inputs[z, 15] = log_total

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from turntree.spec_tree.kernels.layout import WEIGHTS, Weights
 from turntree.spec_tree.kernels.learning import settle_odds
 
-_COUNTED = 40.0  #: votes that the prior share of a kind and length counts as
+_COUNTED = 40.0  #: weight, in votes, of the prior share of right votes per kind and length
 
 
 def first_weights() -> Weights:
-    """Return the fitted weights, which contain no weight of a particular token."""
+    """Return the fitted weights; the weights of particular tokens start at 0."""
     prior = _prior()
     weights = np.zeros(1, WEIGHTS)
     tried = np.minimum(prior["tried"], _COUNTED)
@@ -25,13 +25,13 @@ def first_weights() -> Weights:
     weights["tried"][..., 1] = tried * prior["share"]
     for name in ("scale", "inner", "bias", "outer"):
         weights[name] = prior[name]
-    # In Python: compiling a kernel for this one call takes longer than running it.
+    # Run in Python: compiling a kernel for this one call would take longer.
     settle_odds.py_func(weights.view(np.recarray)[0])
     return weights
 
 
 def parts(weights: Weights) -> dict[str, NDArray[Any]]:
-    """Return the fields as views by name; a scalar has shape (1,)."""
+    """Return the fields of the record as array views by name; a scalar has shape (1,)."""
     assert WEIGHTS.names is not None
     return {name: weights[name] if weights[name].ndim == 1 else weights[name][0] for name in WEIGHTS.names}
 

@@ -1,1 +1,1 @@
-"""Acceptance of drafted tokens: acceptance rules, noise, exactness levels, monitors, the turn ledger."""
+"""Acceptance of drafted tokens: rules, noise, exactness levels, monitors, the ledger of stored turns."""

@@ -1,15 +1,16 @@
-"""Ledger of stored turns: each may be replayed once, at a known level of exactness.
+"""Ledger of stored turns: each turn may be replayed once, at a known level of exactness (``level``).
 
-A stored turn is a draw from the distribution stored with it. Replaying it is exact only if:
+A stored turn is a draw from the distribution stored with it. To replay a turn is to use the stored turn, verified
+against the policy, in place of a new one. A replay is exact only if:
 
-- It is used once: two replays of one draw would not be two draws.
-- The step that stored it is closed. Short turns finish first, so taking turns of the running step would take
-  short turns more often than the policy samples them.
-- The choice of turns to use or to drop depends on no turn's content: neither on the reward nor on the length. So
-  a turn is charged for its token limit, not for its tokens, and of one step the turns with the lowest random
-  rank are dropped first, not the earliest, which are the short ones.
+- The turn is used once: two replays of one draw would not be independent draws.
+- The training step that stored the turn is closed. Short turns finish first, so the running step's turns would
+  contain short turns more often than the policy samples them.
+- The choice of turns to use or to drop depends on no turn's content, such as reward or length. So a turn counts
+  with its token limit, not its length. Within a step, turns are dropped by a random rank, lowest first. Dropping the
+  earliest turns first would drop the short ones.
 
-Not covered: turns abandoned before their end are not stored, so turns cut off by a deadline are missing.
+Not covered: turns abandoned before their end, for example at a deadline, are not stored.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ class StoredTurn:
     """A turn sampled at a state, with the distribution that it was drawn from."""
 
     tokens: NDArray[np.int32]  #: shape (tokens,)
-    logprobs: NDArray[np.float32]  #: natural log-probabilities under the distribution drawn from, shape (tokens,)
+    logprobs: NDArray[np.float32]  #: natural log-probabilities, each under its token's distribution, shape (tokens,)
     top_ids: NDArray[np.int32]  #: most probable tokens of that distribution, shape (tokens, k); k may be 0
     top_logprobs: NDArray[np.float32]  #: shape (tokens, k)
-    seed: int | None  #: seed of the noise; ``None`` if there was not one single seed
-    version: int  #: version of the policy that drew it
-    token_limit: int  #: most tokens that the turn could have had; the ledger charges this number
-    stopped: bool  #: ended by itself, not by its token limit or the context length
+    seed: int | None  #: seed of the noise; ``None`` if the turn has no seed or several
+    version: int  #: version of the policy that sampled the turn
+    token_limit: int  #: maximum length that the turn could have had; the ledger counts this number, not the length
+    stopped: bool  #: whether the policy ended the turn, not the token limit or the context length
 
     def __post_init__(self) -> None:
         count = len(self.tokens)
         if not 1 <= count <= self.token_limit:
             raise ValueError(f"a stored turn has 1 to token_limit={self.token_limit} tokens, got {count}")
-        # The first dimension of every array is the number of tokens.
+        # Every array has one row per token.
         if self.logprobs.shape != (count,):
             raise ValueError(f"expected {count} log-probabilities, one per token, got shape {self.logprobs.shape}")
         if self.top_ids.shape != self.top_logprobs.shape or self.top_ids.ndim != 2 or len(self.top_ids) != count:
@@ -64,16 +65,16 @@ class ReplayedTurn(NamedTuple):
 
     number: int  #: number in the ledger
     turn: StoredTurn
-    level: Level  #: of a replay by an exact rule: C if the policy was trained on the turn, else B
+    level: Level  #: exactness of a replay by an exact rule: C if the policy was trained on the turn, else B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerStats:
     """Contents and counts of a ledger."""
 
-    turns: int  #: unused turns, including the running step's
+    turns: int  #: unused turns, including turns of the running step
     tokens: int  #: tokens of these turns
-    charged: int  #: sum of the token limits of these turns, which is bounded
+    charged: int  #: sum of the token limits of these turns, at most ``Ledger(max_tokens)``
     added: int  #: turns stored so far
     used: int
     dropped: int  #: turns dropped because the ledger was full
@@ -91,9 +92,9 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Ranks:
-    #: (rank, number); removed turns stay until the heap is rebuilt
+    #: (rank, turn number); removed turns stay in the heap until it is rebuilt
     heap: list[tuple[int, int]] = field(default_factory=list)
-    held: int = 0  #: turns still stored
+    held: int = 0  #: turns of the heap that are still stored
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class _Counts:
 
 
 class Ledger:
-    """Stored turns by key, each good for one use. Thread-safe.
+    """Stored turns by key; each turn can be used once. Thread-safe.
 
     Args:
         max_tokens: Bound on the sum of the turns' token limits; turns of the oldest step are dropped first.
@@ -132,11 +133,11 @@ class Ledger:
         self.max_tokens = max_tokens
         self._lock = threading.Lock()
         self._entries: dict[int, _Entry] = {}
-        #: per key and step the sorted (rank, number), so that no lookup walks over all turns
+        #: by key and step: sorted list of (rank, turn number), so that no lookup scans all turns
         self._by_key: dict[Hashable, dict[int, list[tuple[int, int]]]] = {}
         self._by_step: dict[int, _Ranks] = {}
         self._step = 0
-        self._floor = -1  #: highest rank dropped in the running step: later turns below it must be dropped too
+        self._floor = -1  #: highest rank dropped in the running step; later turns with a lower rank must be dropped too
         self._next = 0
         self._counts = _Counts()
 
@@ -146,19 +147,19 @@ class Ledger:
 
     @property
     def queued(self) -> int:
-        """Return the length of all drop queues, including turns already removed (at most one per stored turn)."""
+        """Return the length of all drop queues; entries of removed turns count (at most one per stored turn)."""
         return sum(len(ranks.heap) for ranks in self._by_step.values())
 
     def add(self, key: Hashable, turn: StoredTurn, *, rank: int, emitted: bool = True, trained: bool = False) -> int:
         """Store a turn and return its number.
 
         Args:
-            key: The exact state and all else that the distribution depends on, such as the sampling transforms.
-            rank: A random number, at least 0, independent of the turn's tokens. If not all turns of a step fit, those
-                with the highest ranks stay. A second turn with the same key, step and rank is the same draw, sampled
-                again, and is not stored.
+            key: The exact state, and whatever else the distribution depends on, such as the sampling transforms.
+            rank: A random number, at least 0, independent of the turn's tokens. If not all turns of a step fit, the
+                turns with the highest ranks stay. A second turn with the same key, step and rank is a repetition of the
+                same draw, and is not stored.
             emitted: Whether the turn went into an episode, so that the policy may be trained on it; ``False`` for
-                precomputed turns that no episode contains.
+                precomputed turns (sampled before a caller asked) that no episode contains.
             trained: Whether the policy was already trained on the turn, or on a turn that it was built from.
         """
         with self._lock:
@@ -167,7 +168,7 @@ class Ledger:
             if index < len(held) and held[index][0] == rank:
                 return held[index][1]
             number, self._next = self._next, self._next + 1
-            # Keeping this turn although one of higher rank was dropped would favour turns that finish late.
+            # A turn of higher rank was dropped, so keeping this turn would favour turns that finish late.
             if rank <= self._floor:
                 self._counts.dropped += 1
                 return number
@@ -177,10 +178,10 @@ class Ledger:
             return number
 
     def take(self, key: Hashable, *, pick: int = 0) -> ReplayedTurn | None:
-        """Use a turn of ``key`` from the latest closed step that has one; ``None`` if there is none.
+        """Take a turn of ``key`` from the latest closed step that has any; return ``None`` if no step has.
 
         Args:
-            pick: A random number that selects one of several, independent of the turns' tokens.
+            pick: A random number, independent of the turns' tokens, that selects one of several turns.
         """
         with self._lock:
             equals = self._equals(key)
@@ -192,10 +193,10 @@ class Ledger:
             return [self._entries[number].turn for _, number in self._equals(key)]
 
     def use(self, number: int) -> ReplayedTurn:
-        """Use the turn with this number.
+        """Take the turn with this number, which marks it as used.
 
         Raises:
-            TurnUnavailable: If it was used or dropped, or if its step is still running.
+            TurnUnavailable: If the turn was used or dropped, or if its step is still running.
         """
         with self._lock:
             if not 0 <= number < self._next:
@@ -210,8 +211,8 @@ class Ledger:
         """Close the step after a policy update, which makes the turns stored so far available.
 
         Args:
-            trained: Whether the policy may have been trained on the turns that went into episodes. Marking too many
-                only weakens a claim, from B to C.
+            trained: Whether the policy may have been trained on the turns that went into episodes. If unsure,
+                pass ``True``: it only weakens the claimed level from B to C.
         """
         with self._lock:
             self._step += 1
@@ -240,7 +241,7 @@ class Ledger:
         self._counts.charged += entry.turn.token_limit
 
     def _equals(self, key: Hashable) -> list[tuple[int, int]]:
-        # in order of rank, since the order of sampling is chance
+        # in order of rank, because the order in which turns finish depends on timing
         by_step = self._by_key.get(key, {})
         return next((by_step[step] for step in reversed(by_step) if step < self._step), [])
 

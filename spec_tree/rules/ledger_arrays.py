@@ -1,7 +1,7 @@
 """Conversion of a ledger to arrays and back, for snapshots.
 
-Keys are tuples of numbers. The arrays include the running step, the floor and the counts, so that a restored
-ledger uses and drops the same turns as the saved one would have.
+Keys are tuples of numbers. The arrays include the running step, the highest dropped rank and the counts, so a restored
+ledger uses and drops the same turns as the saved ledger would have.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def ledger_arrays(ledger: Ledger) -> Arrays:
 def fill_ledger(ledger: Ledger, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Replace the contents of ``ledger`` by arrays from ``ledger_arrays``, with the dtypes of ``KINDS``.
 
-    A ledger with a smaller bound than the saved one drops turns in the usual order.
+    If ``ledger`` has a smaller bound than the saved ledger, turns are dropped in the usual order.
 
     Raises:
         ValueError: If the arrays are inconsistent; the ledger stays unchanged.
@@ -136,7 +136,7 @@ def _check(arrays: Mapping[str, NDArray[Any]]) -> None:
     ):
         if turns and (int(arrays[name].min()) < least or int(arrays[name].max()) > most):
             raise ValueError(f"{name} of the ledger must be from {least} to {most}")
-    # Python integers do not overflow.
+    # Sum as Python integers, which cannot overflow.
     needed = sum(length * width for length, width in zip(lengths.tolist(), widths.tolist(), strict=True))
     if (sum(lengths.tolist()), needed) != (tokens, tops) or len(np.unique(arrays["numbers"])) < turns:
         raise ValueError("the ledger's arrays do not belong to the same turns")
@@ -161,7 +161,7 @@ def array_keys(array: NDArray[np.uint8], count: int) -> list[tuple[float, ...]]:
     [(9223372036854775808, 0.5), (2,)]
     """
     text = array.tobytes()
-    # Checked before parsing: nested or endless lists take many times the memory of their text.
+    # Check before parsing: nested or very long lists take many times the memory of their text.
     if text.count(b"[") != count + 1 or text.count(b",") > _MOST_NUMBERS * count or len(text) > _MOST_KEY * (count + 1):
         raise ValueError(f"expected {count} keys")
     keys = json.loads(text)

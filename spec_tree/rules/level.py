@@ -1,7 +1,7 @@
-"""Levels of exactness: how far a token is guaranteed to be the policy's own draw.
+"""Levels of exactness: how strongly a token is guaranteed to be a sample of the policy.
 
-A level is a claim about the distribution that a token was drawn from, never about the token. Whatever was
-drafted, an exact rule yields A, B or C; only a rule that trades exactness for speed yields D.
+A level is a claim about the distribution that a token was drawn from, not about the token itself. An exact acceptance
+rule yields A, B or C for any draft. Only a rule that trades exactness for speed yields D.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 class Level(StrEnum):
     """Exactness of one sampled token. A sequence's levels are a string with one letter per token."""
 
-    A = "A"  #: exact given the policy: fresh noise, whatever the draft was
-    B = "B"  #: exact given the policy, since the policy was not trained on the replayed turn
-    C = "C"  #: exact in the marginal only: the policy was trained on the replayed turn
-    D = "D"  #: biased by lenience: drawn from the recorded behaviour distribution, not from the policy
+    A = "A"  #: exact given the policy, for any draft: the noise is fresh
+    B = "B"  #: exact given the policy: a stored turn was replayed, but the policy was not trained on that turn
+    C = "C"  #: exact only on average over policies: the policy was trained on the replayed turn
+    D = "D"  #: biased by a lenience above 1: drawn from the recorded behaviour distribution, not from the policy
 
 
 def level_codes(levels: str) -> NDArray[np.int8]:
@@ -37,7 +37,7 @@ def level_codes(levels: str) -> NDArray[np.int8]:
 
 
 def worst_level(levels: str) -> str:
-    """Return the weakest claim among ``levels``; A if there are none.
+    """Return the weakest claim among ``levels``; A for an empty string.
 
     >>> worst_level("AACA")
     'C'

@@ -1,17 +1,17 @@
 """Noise that depends only on a seed and a position.
 
-``uniform`` gives one number per seed and position: coins. ``exponential`` gives one number per seed, position and
-token. With it, a token is drawn as the winner of a race of exponential clocks: ``argmin E / p``, which equals
-``argmax log p + g`` with the Gumbel noise ``g = -log E``. Such a sampler draws the same token ``n`` of a request
-whatever the batch, the order of requests, or the tokens verified per step. Two similar policies mostly
-draw the same token under the same seed.
+``uniform`` gives one number per seed and position (a coin, for accept or reject). ``exponential`` gives one number E
+per seed, position and token, for a race of exponential clocks: the token with the smallest ``E / p`` wins. This equals
+``argmax log p + g`` with the Gumbel noise ``g = -log E``. Such a sampler draws the same token ``n`` of a request in
+any batch, in any order of requests, and with any number of tokens verified per step. Two similar policies mostly
+draw the same token from the same seed.
 
 The mixing is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014), applied to the seed, then with the position, then with the token. Not cryptographic.
+generators", OOPSLA 2014), applied to the seed, then to the position, then to the token. Not cryptographic.
 
 Invariant: every value is computed by 64-bit integer operations and single float64 additions, multiplications and
-divisions, which IEEE 754 rounds in one way. Another implementation with the same operations in the same order
-gives the same bits, unless a compiler fuses a multiplication and an addition.
+divisions, which IEEE 754 rounds in one way. Another implementation that performs these operations in the same order
+gives the same bits, unless its compiler fuses a multiplication and an addition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GOLDEN = np.uint64(GOLDEN)
 _WORD = 1 << 64
 _FIRST_INVERSE, _SECOND_INVERSE = pow(FIRST, -1, _WORD), pow(SECOND, -1, _WORD)
 _HALF = 2.0**-53
-ROOT_HALF = 0x3FE6A09E667F3BCD  #: bits of sqrt(1/2); mantissas lie between it and its double
+ROOT_HALF = 0x3FE6A09E667F3BCD  #: bits of sqrt(1/2); mantissas lie between sqrt(1/2) and sqrt(2)
 LN2 = 0.6931471805599453
 #: (2 atanh(s) / s - 2) / s**2 as a polynomial in s**2, highest power first: a Chebyshev fit for mantissas between
 #: sqrt(1/2) and sqrt(2), at most 5e-18 from the logarithm
@@ -43,7 +43,7 @@ Seeds = NDArray[np.uint64] | NDArray[np.int64]
 
 
 def uniform(seeds: Seeds, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return one number per pair of seed and position, strictly between 0 and 1: odd multiples of 2**-53.
+    """Return one number per pair of seed and position, an odd multiple of 2**-53 between 0 and 1.
 
     Arguments are 64-bit integers and broadcast; negative seeds count as their two's complement.
     """
@@ -54,8 +54,8 @@ def exponential(seeds: Seeds, positions: NDArray[np.int64], tokens: NDArray[np.i
     """Return one standard exponential number per seed, position and token, between 1.1e-16 and 36.8.
 
     Arguments are as in ``uniform``. ``argmin exponential(...) / p`` is a draw from p. Values are negative logarithms of
-    odd multiples of 2**-53, within 4 units in the last place. The grid shifts the distribution of a draw by at most
-    2**-53 per token of the vocabulary, in total variation.
+    odd multiples of 2**-53, within 4 units in the last place. Because of this grid, the distribution of a draw differs
+    from p by at most 2**-53 per token of the vocabulary, in total variation.
     """
     word = _word(seeds, positions)
     with np.errstate(over="ignore"):
@@ -96,7 +96,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def shifted_seed(seed: int, by: int) -> int:
-    """Return the seed in [0, 2**64) whose noise at position ``n + by`` is that of ``seed`` at position ``n``.
+    """Return the seed in [0, 2**64) whose noise at position ``n + by`` equals the noise of ``seed`` at ``n``.
 
     Some engines count a token's position in the context, whereas turntree counts it in the turn. Shift by the number of
     tokens before the turn. The mixing is a bijection, so the shift is exact.

@@ -1,7 +1,7 @@
-"""Seeds that the policy was trained on, in bounded memory with one-sided errors.
+"""Seeds that the policy was trained on, in bounded memory; errors go only one way.
 
 A Bloom filter (Bloom, "Space/time trade-offs in hash coding with allowable errors", CACM 1970) finds every
-added seed, and some others by mistake. So a claim that rests on "not found" is never wrong, only rarer.
+added seed, and a few other seeds by mistake. A claim made only for seeds that are not found is therefore never wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class SeenSeeds:
     """A growing set of 64-bit seeds.
 
     Args:
-        bits: Size of the filter, a multiple of 8. The default, 8 MiB, finds one seed in 20 by mistake after ten
-            million seeds.
+        bits: Size of the filter, a multiple of 8. The default, 8 MiB, finds one in 20 unseen seeds by mistake after ten
+            million seeds were added.
 
     >>> seen = SeenSeeds(bits=1024)
     >>> seen.add([3, 5])

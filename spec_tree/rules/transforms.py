@@ -1,9 +1,9 @@
 """Sampling transforms: from logits to the distribution that tokens are drawn from and drafts verified against.
 
 Order and meaning follow vLLM's ``SamplingParams``: repetition penalty, frequency and presence penalty,
-temperature, min-p, top-k, top-p, renormalisation. At every node of a draft the distribution is the one of plain
-decoding there, so tokens on the path to the node count as sampled. Ties at the edge of top-k and top-p keep the
-smallest token ids; vLLM keeps all tokens tied for the last rank of top-k.
+temperature, min-p, top-k, top-p, renormalisation. At a node (token of a draft tree), tokens on the path to
+the node count as sampled, so the distribution is that of plain decoding. For ties at the edge of top-k and top-p, the
+smallest token ids are kept; vLLM keeps all tokens tied for the last rank of top-k.
 
 Not covered: logit bias, allowed and banned words, minimum lengths, grammars.
 """
@@ -22,13 +22,13 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transforms:
-    """How the logits of one request become probabilities."""
+    """Sampling parameters: how the logits of one request become probabilities."""
 
     temperature: float = 1.0  #: 0 is greedy: all mass on the largest logit after the penalties
     top_k: int = -1  #: tokens kept; -1 keeps all
-    top_p: float = 1.0  #: nucleus mass, in (0, 1]; the token that crosses it stays
-    min_p: float = 0.0  #: least probability as a fraction of the likeliest token's, in [0, 1]
-    repetition_penalty: float = 1.0  #: divides positive, multiplies other logits of prompt and output tokens; positive
+    top_p: float = 1.0  #: nucleus mass, in (0, 1]; the token that crosses this mass is kept
+    min_p: float = 0.0  #: minimum probability relative to the most probable token, in [0, 1]
+    repetition_penalty: float = 1.0  #: divides positive, multiplies negative logits of prompt and output tokens; > 0
     presence_penalty: float = 0.0  #: subtracted from the logits of output tokens
     frequency_penalty: float = 0.0  #: subtracted once per occurrence in the output
 
@@ -50,7 +50,7 @@ def distribution(
 ) -> Floats:
     """Return the policy's probabilities, in the shape of ``logits``: (..., vocabulary).
 
-    ``prompt`` and ``output`` are token counts, broadcast against ``logits``; ``output`` includes the draft's path.
+    ``prompt`` and ``output`` count each token, broadcast against ``logits``; ``output`` includes the draft's path.
     """
     logits = np.asarray(logits, np.float64)
     nothing = np.zeros(logits.shape[-1], np.int64)

@@ -13,15 +13,15 @@ from turntree.spec_tree.state import DialogueState
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TurnBatch:
-    """Finished turns and their states as flat arrays, oldest first, to send between processes.
+    """Finished turns and their dialogue states as flat arrays, oldest first, to send between processes.
 
     Texts that many states share (task, tool history, environment) are stored once.
     """
 
-    texts: tuple[str, ...]  #: texts of the states, each once
+    texts: tuple[str, ...]  #: distinct texts of the states
     exact: NDArray[np.uint64]  #: ``DialogueState.exact`` of each turn, shape (turns,)
     names: NDArray[np.int32]  #: indices of task, tools and environment in ``texts``, shape (turns, 3)
-    lengths: NDArray[np.int32]  #: tokens of each turn, shape (turns,)
+    lengths: NDArray[np.int32]  #: number of tokens of each turn, shape (turns,)
     tokens: NDArray[np.int32] | NDArray[np.uint16]  #: token ids, one turn after another; uint16 if all fit
     tokenizer: str = ""  #: hash of the tokenizer; empty if unknown
 
@@ -52,7 +52,7 @@ class TurnBatch:
     def nbytes(self) -> int:
         """Approximate memory of the arrays and texts, bytes."""
         arrays = sum(array.nbytes for array in (self.exact, self.names, self.lengths, self.tokens))
-        return arrays + sum(len(text) + 56 for text in self.texts)  # 56: a Python string's own size
+        return arrays + sum(len(text) + 56 for text in self.texts)  # 56: bytes of an empty Python string
 
     @property
     def states(self) -> list[DialogueState]:
@@ -67,7 +67,7 @@ class TurnBatch:
         return np.split(self.tokens.astype(np.int32), np.cumsum(self.lengths)[:-1]) if len(self) else []
 
     def select(self, kept: NDArray[np.bool_]) -> TurnBatch:
-        """Return the turns where ``kept``, shape (turns,), is true."""
+        """Return a batch of the turns where ``kept``, shape (turns,), is true."""
         if kept.all():
             return self
         names = self.names[kept]
@@ -82,7 +82,7 @@ class TurnBatch:
         )
 
     def copied(self) -> TurnBatch:
-        """Return a copy with its own memory, for arrays that lie in borrowed memory."""
+        """Return a copy of a batch whose arrays lie in borrowed memory."""
         return replace(self, **{name: getattr(self, name).copy() for name in _ARRAYS})
 
     def newest(self, tokens: int) -> TurnBatch:

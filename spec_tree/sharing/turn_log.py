@@ -1,8 +1,8 @@
-"""The log of the turns that several draft stores sent, in order and within a size limit.
+"""The log of turns that several draft stores sent, in order and within a size limit.
 
-A reader receives each turn of other senders at most once, and never its own turns. A turn that is sent twice, because
-an answer was lost, is stored once. When the log is full, the oldest batches are dropped, and a late reader learns how
-many turns it missed. Not thread-safe; held in the memory of one process.
+A reader receives each turn of other senders at most once, and never its own turns. If a reply is lost, the sender sends
+its turns again; the log stores them once. A full log drops its oldest batches, and a late reader learns how many turns
+it missed. Not thread-safe; held in the memory of one process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from turntree.spec_tree.sharing.turn_batch import TurnBatch
 class Cursor(NamedTuple):
     """A reader's position in the log."""
 
-    log: str  #: id of the log; another log is read from its start
+    log: str  #: id of the log; a log with another id is read from its start
     turns: int  #: turns of the log already read
 
 
@@ -29,8 +29,8 @@ class News(NamedTuple):
     """Turns that are new to a reader."""
 
     batches: list[TurnBatch]  #: turns of other senders, oldest first
-    cursor: Cursor  #: cursor of the next call
-    missed: int  #: turns that were dropped before they were read, or exceeded the limit of the call
+    cursor: Cursor  #: cursor to pass to the next call
+    missed: int  #: turns dropped before this reader read them, or left out because of the call's limit
 
 
 class _Entry(NamedTuple):
@@ -70,7 +70,8 @@ class TurnLog:
     def append(self, source: str, first: int, batch: TurnBatch) -> int:
         """Add the turns of ``batch`` that are not in the log yet; return their number.
 
-        Each start of a sender has a new name, ``source``. ``first`` is the number of turns that it sent earlier.
+        ``source`` names the sender; after a restart it takes a new name. ``first`` is the number of turns it sent
+        earlier.
         """
         # A sender repeats turns after a failed call; the count of its turns tells which turns are in the log already.
         known = max(0, self._known.get(source, 0) - first)
@@ -97,8 +98,8 @@ class TurnLog:
     ) -> News:
         """Return the turns that senders other than ``source`` added since ``cursor``.
 
-        ``None``, or a cursor of another log, reads from the start. ``wanted`` selects the turns of a batch, shape
-        (turns,). At most ``max_tokens`` tokens are returned, of the newest turns.
+        With ``None`` or a cursor of another log, reading begins at the start. ``wanted`` returns which turns of a batch
+        to read, shape (turns,). Of these, the newest turns are returned, at most ``max_tokens`` tokens.
         """
         seen = cursor.turns if cursor is not None and cursor.log == self._name else None
         start = self._entries[0].first if self._entries else self._turns
@@ -106,7 +107,7 @@ class TurnLog:
         batches: list[TurnBatch] = []
         tokens_left = max_tokens
         for entry in reversed(self._entries):
-            # A reader has seen whole batches only: cursors always point to the end of the log.
+            # Cursors always point to the end of the log, so a reader has seen a batch wholly or not at all.
             if seen is not None and entry.first < seen:
                 break
             if entry.source == source:

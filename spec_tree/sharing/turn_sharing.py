@@ -1,8 +1,8 @@
 """Draft sharing between the draft stores of several processes.
 
 Each process has its own forest. Between steps, each process sends the turns that it sampled and receives the
-turns of the other processes. Drafts never change tokens, so sharing that is late, partial or down costs speed, not
-correctness: no step waits for it.
+turns of the other processes. Drafts never change which tokens are sampled. So if sharing is late, incomplete
+or broken, rollouts get slower but stay correct, and no step waits for sharing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turntree.spec_tree.state import DialogueState
 
 logger = logging.getLogger(__name__)
 
-MAX_PENDING_TOKENS = 1 << 24  #: default of the most tokens that wait to be sent, 64 MB
+MAX_PENDING_TOKENS = 1 << 24  #: default maximum of tokens that wait to be sent, 64 MB
 _PART = 1 << 15  #: bytes of turns inserted at once, so that other users of the forest wait only briefly
 
 
@@ -41,9 +41,9 @@ class TurnSharing(Protocol):
     """The connection to the other draft stores."""
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """Send ``own`` turns, after ``first`` turns sent earlier, and receive the other stores' turns.
+        """Send ``own`` turns and receive the other stores' turns; ``first`` turns were sent earlier.
 
-        Turns are sent once, unless the last call raised ``SharingFailed`` because the other stores were unreachable.
+        Each turn is sent once, except that turns of a call that raised ``SharingFailed`` are sent again.
         """
 
 
@@ -62,12 +62,12 @@ class SwapCounts:
     received: int = 0  #: received turns that were inserted
     missed: int = 0  #: turns of other stores that were dropped before this process read them
     dropped: int = 0  #: own turns that waited too long and were dropped
-    swaps: int = 0  #: successful calls
-    failed: int = 0  #: failed calls
+    swaps: int = 0  #: successful exchanges
+    failed: int = 0  #: failed exchanges
 
 
 class SharedTurns:
-    """A forest that shares its turns. Any thread may call ``note``; one thread calls ``swap``.
+    """A forest that shares its turns. Any thread may call ``note``, but only one ``swap``.
 
     Without a ``forest``, received turns are not inserted. At most ``max_pending_tokens`` own tokens wait to be sent;
     the oldest turns are dropped first. Received turns with tokens beyond ``vocabulary`` (0: any) or of another
@@ -165,7 +165,7 @@ class SharedTurns:
         return batch.select(np.zeros(len(batch), bool))
 
     def _forget(self, stop: int) -> None:
-        # `note` may have dropped some of the sent turns meanwhile: count by number, not by length.
+        # While turns were sent, `note` may have dropped some of them, so compare turn numbers, not lengths.
         with self._lock:
             while self._pending and self._first < stop:
                 self._tokens -= len(self._pending.popleft()[1])

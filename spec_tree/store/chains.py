@@ -1,10 +1,10 @@
-"""Live turns whose drafts are chains: the compiled work of a step for all live turns.
+"""Live turns (begun, not ended) whose drafts are chains: the compiled work of one step for all of them.
 
-``read`` takes the tokens sampled in a step and finds the turns that end with them. ``advance`` passes tokens to the
-draft store and drafts. In between, the caller decides how much is drafted, and ends turns.
+``read`` takes the tokens sampled in a step and finds the turns that end with these tokens. ``advance`` passes tokens to
+the draft store and drafts. Between the two calls, the caller decides how much is drafted, and ends turns.
 
-A turn's tokens are held in the order in which they were sampled until the draft store has them; the store receives each
-token once.
+Sampled tokens that the draft store has not received yet are called held. They keep their order, and the store receives
+each token once. A turn-level draft (``turn_draft``) is a whole earlier turn that the caller offers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CHAIN = np.dtype(
         ("row", np.int64),  # row of the turn in ``LiveTurns``
         ("prompt", np.int32),  # tokens of its prompt
         ("committed", np.int32),  # tokens sampled so far
-        ("least", np.int32),  # tokens before a stop token may end the turn
-        ("most", np.int32),  # most tokens of the turn
+        ("least", np.int32),  # minimum tokens of the turn: no stop token ends it earlier
+        ("most", np.int32),  # maximum tokens of the turn
         ("held", np.int32),  # number of last tokens that the draft store does not have yet
         ("drafted", np.int32),  # tokens proposed for the coming step
-        ("by_turn_draft", np.int32),  # 1 if the proposal is the caller's draft
-        ("turn_draft", np.int64),  # start of the caller's draft in ``Chains.turn_drafts``
-        ("turn_drafted", np.int32),  # length of the caller's draft; 0 once another token was sampled
-        ("asked", np.int64),  # the last step after which drafts were asked for
+        ("by_turn_draft", np.int32),  # 1 if the proposal is the turn-level draft
+        ("turn_draft", np.int64),  # start of the turn-level draft in ``Chains.turn_drafts``
+        ("turn_drafted", np.int32),  # length of the turn-level draft; 0 once the policy sampled a different token
+        ("asked", np.int64),  # the last step after which the turn asked for a draft
         ("step", np.int64),  # the last step in which the turn sampled
         ("verify_steps", np.int64),  # steps in which the turn sampled
         ("offered", np.int64),  # draft tokens that were verified
@@ -48,9 +48,9 @@ class Chains(NamedTuple):
 
     records: NDArray[np.void]  #: dtype ``CHAIN``, shape (slots,)
     held: NDArray[np.int32]  #: tokens that the draft store does not have yet, shape (slots, capacity)
-    stops: NDArray[np.int32]  #: tokens that end the turn, -1 after the last, shape (slots, most of a turn)
-    turn_drafts: NDArray[np.int32]  #: callers' drafts, one after another
-    #: probability that the proposal is accepted up to a token, shape (slots, longest draft)
+    stops: NDArray[np.int32]  #: tokens that end the turn, -1 after the last, shape (slots, maximum per turn)
+    turn_drafts: NDArray[np.int32]  #: turn-level drafts, one after another
+    #: probability that the proposal is accepted up to and including each token, shape (slots, longest draft)
     estimates: NDArray[np.float32]
     waiting: NDArray[np.int32]  #: slots with held tokens, in the order of their first held token, shape (slots,)
 
@@ -58,16 +58,16 @@ class Chains(NamedTuple):
 class Read(NamedTuple):
     """The result of ``read``."""
 
-    most: int  #: most tokens that a turn would hold; if it exceeds the capacity, nothing was done
+    most: int  #: tokens that the fullest turn would hold; if this exceeds the capacity, nothing was done
     waiting: int  #: number of slots in ``Chains.waiting``
     rows: int  #: requests that sampled, including requests whose turn was over
     live: int  #: turns that sampled and continue
     tokens: int  #: tokens of the turns that sampled
     ended: int  #: turns that ended
-    turn_drafted: int  #: tokens of callers' drafts that may be proposed
-    asked: int  #: turns that sampled and were drafted for after the step before
-    by_turn_draft: int  #: drafted turns whose proposal was a caller's draft
-    verified: int  #: draft tokens of the store that were verified
+    turn_drafted: int  #: tokens of turn-level drafts that may be proposed
+    asked: int  #: turns that sampled in this step and had asked for a draft after the step before
+    by_turn_draft: int  #: turns whose proposal was a turn-level draft
+    verified: int  #: verified draft tokens that came from the store
 
 
 class Verdicts(NamedTuple):
@@ -101,8 +101,8 @@ def _span(turn: Any, b: int, tokens: NDArray[np.int32], ends: NDArray[np.int32])
 
 @part
 def _draft_left(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
-    # Next tokens of the caller's draft that may be proposed: up to `most`, the turn's limit, and a stop token. The step
-    # samples one more token after the draft, so subtract 1.
+    # How many tokens of the turn-level draft may be proposed: up to `most`, the turn's limit, and a stop token. The
+    # step samples one more token after the draft, so subtract 1.
     count = max(min(int64(turn.turn_drafted - turn.committed), int64(turn.most - turn.committed - 1), most), int64(0))
     for i in range(count):
         if _is_stop(turn_drafts[turn.turn_draft + turn.committed + i], stops):
@@ -124,7 +124,7 @@ def _most_held(slots: NDArray[np.int32], tokens: NDArray[np.int32], ends: NDArra
 def _take(
     turn: Any, tokens: NDArray[np.int32], begin: int, stop: int, held: NDArray[np.int32], stops: NDArray[np.int32]
 ) -> tuple[int, bool]:
-    # Append new tokens to the held tokens, up to the end of the turn; vLLM may sample more tokens.
+    # Append new tokens to the held tokens up to the end of the turn; vLLM may have sampled tokens after the end.
     count, first, over = int64(0), int64(turn.held), False
     while begin + count < stop and not over:
         token = tokens[begin + count]
@@ -137,7 +137,7 @@ def _take(
 
 @part
 def _record_verdicts(turn: Any, slot: int, hits: int, verified: int, chains: Chains, out: Verdicts) -> int:
-    # The acceptance of a caller's draft says nothing about the store's estimates.
+    # Skip turn-level drafts: their acceptance says nothing about the store's estimates.
     for i in range(0 if turn.by_turn_draft else turn.drafted):
         out.estimates[verified], out.accepted[verified] = chains.estimates[slot, i], i < hits
         verified += 1
@@ -146,7 +146,7 @@ def _record_verdicts(turn: Any, slot: int, hits: int, verified: int, chains: Cha
 
 @part
 def _follows_draft(turn: Any, slot: int, count: int, chains: Chains) -> bool:
-    # Whether `count` new tokens, not counted in the record yet, continue along the caller's draft.
+    # Whether `count` new tokens, not counted in the record yet, agree with the turn-level draft.
     at, first = turn.turn_draft + turn.committed, int64(turn.held)
     same = turn.committed + count <= turn.turn_drafted
     for i in range(count if same else 0):
@@ -169,7 +169,7 @@ def read(
     most = _most_held(slots, tokens, ends, chains)
     rows, live, new, ended, turn_drafted = int64(0), int64(0), int64(0), int64(0), int64(0)
     asked, by_turn_draft, verified = int64(0), int64(0), int64(0)
-    if most > held.shape[1]:  # change nothing: the caller makes room and calls again
+    if most > held.shape[1]:  # change nothing: the caller enlarges the buffer and calls again
         return most, waiting, rows, live, new, ended, turn_drafted, asked, by_turn_draft, verified
     for b in range(len(slots)):
         slot = int64(slots[b])
@@ -181,12 +181,12 @@ def read(
             continue
         rows += 1
         if not turn.live:
-            continue  # an engine that schedules ahead runs a finished turn for one more step
+            continue  # an asynchronous engine runs a finished turn for one more step
         first = int64(turn.held)
         count, over = _take(turn, tokens[b], begin, stop, held[slot], stops)
         if step != turn.step + 1:
             turn.drafted = 0  # proposed before a pause, and never verified
-        # A step samples its accepted draft tokens and one more token.
+        # A step emits the accepted draft tokens and one more token.
         hits = min(count - 1, int64(turn.drafted))
         turn.step = step
         turn.verify_steps += 1
@@ -220,9 +220,9 @@ def read(
 class Space(NamedTuple):
     """Working memory for the turns that are drafted for."""
 
-    rows: NDArray[np.int64]  #: row of each turn in the batch, shape (rows or more,), like the next three arrays
+    rows: NDArray[np.int64]  #: row of each turn in the batch, shape (rows or more,), as the next three arrays
     live: NDArray[np.int64]  #: row of each turn in ``LiveTurns``
-    room: NDArray[np.int64]  #: greatest draft length of each turn
+    room: NDArray[np.int64]  #: maximum draft length of each turn
     nodes: NDArray[np.int64]  #: draft length of each turn
     paths: NDArray[np.float32]  #: probabilities of all tokens, to be sorted, shape (rows * longest,)
 
@@ -232,9 +232,9 @@ class Proposals(NamedTuple):
 
     drafts: NDArray[np.int32]  #: tokens of each request's draft, -1 after the last, shape (rows, any)
     counts: NDArray[np.int32]  #: draft length of each request, shape (rows,)
-    widths: NDArray[np.int32]  #: greatest draft length of each request, shape (rows,); empty for the longest draft
-    turn_drafted: int  #: most tokens of callers' drafts, all requests together
-    most: int  #: most tokens of the store's drafts, all requests together
+    widths: NDArray[np.int32]  #: maximum draft length of each request, shape (rows,); empty: the longest draft for all
+    turn_drafted: int  #: maximum tokens of turn-level drafts, all requests together
+    most: int  #: maximum tokens of the store's drafts, all requests together
     nodes: DraftNodes  #: buffer for the longest draft of each request
     space: Space
 
@@ -249,7 +249,8 @@ class DraftStore(NamedTuple):
     head: NDArray[np.int64]  #: position where the log is written next, shape (1,)
 
 
-#: Indices of `share`, by which threads divide the turns: number of turns (-1: nothing to do), parts taken, parts done.
+#: Indices into the array `share`, by which threads divide the turns into parts of ``PART`` turns. ``COUNT``: number of
+#: turns (-1: nothing to do); ``NEXT``: parts taken by a thread; ``DONE``: parts finished.
 COUNT, NEXT, DONE = 0, 1, 2
 PART = 16  #: turns that a thread takes at once, as many as ``prefetch_rows`` prefetches together
 
@@ -263,15 +264,16 @@ def advance(
     store: DraftStore,
     work: NDArray[np.void],  # a `SCRATCH` to work in, shape (1,)
     out: Proposals,
-    share: NDArray[np.int64],  # zeros, shape (3,), by which `help_out` takes a part
+    share: NDArray[np.int64],  # zeros, shape (3,); coordinates this call with `help_out`
 ) -> tuple[int, int]:
     """Pass the held tokens of ``due`` to the draft store, then draft for turns that sampled in ``step``.
 
-    Fills ``out``, also for rows without a draft; returns accepted tokens of the store's drafts, and drafted tokens.
+    Fills ``out``, also for rows without a draft. Returns two counts: accepted tokens of the store's drafts, and newly
+    drafted tokens.
     """
     limits, turns, sources, weights = store.limits, store.turns, store.sources, store.weights
     accepted: int = int64(0)
-    # All tokens first: turns of one batch draft from each other's newest tokens.
+    # Commit all tokens before drafting: turns of one batch draft from each other's newest tokens.
     for i in range(len(due)):
         turn = chains.records[due[i]]
         if turn.held:
@@ -284,7 +286,7 @@ def advance(
         return accepted, int64(0)
     add(share, int64(COUNT), count)
     _draft_parts(share, limits, turns, sources, weights, work, out)
-    # Adding 0 is an atomic read. The last parts take microseconds, so busy waiting is the fastest.
+    # Adding 0 is an atomic read. The last parts take microseconds, so busy waiting is fastest.
     while add(share, int64(DONE), int64(0)) * PART < count:
         pass
     drafted: int = int64(0)
@@ -307,9 +309,9 @@ def help_out(
     work: NDArray[np.void],
     out: Proposals,
 ) -> None:
-    """Draft parts of the ``advance`` call with the same ``share``, on another thread.
+    """Draft parts of the turns of the ``advance`` call with the same ``share``, on another thread.
 
-    Waits until that call starts. Parts go to the thread that asks first, so a late thread may get none.
+    Waits until that call starts. Each part goes to the first thread that asks, so a late thread may get no part.
     """
     count: int = int64(0)
     while count == 0:  # until `advance` knows the number of turns
@@ -375,7 +377,7 @@ def _propose_turn_drafts(slots: NDArray[np.int32], step: int, longest: int, chai
 def _keep_most_probable(
     most: int, drafted: int, count: int, longest: int, turns: NDArray[np.void], paths: NDArray[np.float32], space: Space
 ) -> None:
-    # A path is never more probable than its beginning, so each draft keeps its beginning.
+    # A path is never more probable than its beginning, so cutting improbable tokens leaves the beginning of each draft.
     # Nodes of a part are packed, and each part starts at its own multiple of the budget.
     start, filled = int64(0), int64(0)
     for c in range(count):
@@ -385,7 +387,7 @@ def _keep_most_probable(
             filled += 1
         start += space.nodes[c]
     edge = _nth_greatest(space.paths, drafted, most)
-    equals = most  # how many tokens exactly at the edge may stay, counted from the first
+    equals = most  # how many tokens with exactly the edge probability may stay, the first ones
     for i in range(drafted):
         equals -= 1 if space.paths[i] > edge else 0
     for c in range(count):
@@ -394,7 +396,7 @@ def _keep_most_probable(
         while kept < length and (paths[start + kept] > edge or (paths[start + kept] == edge and equals > 0)):
             equals -= 1 if paths[start + kept] == edge else 0
             kept += 1
-        turns[space.live[c]].drafted = kept  # the cut nodes stay in place, so the next draft starts after them
+        turns[space.live[c]].drafted = kept  # the cut nodes stay in the buffer, so the next draft starts after them
         start += length
 
 

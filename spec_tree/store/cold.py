@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 
 def pack(tokens: NDArray[np.int32]) -> bytes:
-    """Pack tokens with the fewest bytes that the greatest token needs; the first byte is this width."""
+    """Pack tokens with as many bytes each as the greatest token needs; the first byte holds that number."""
     # Most vocabularies need 3 bytes; 4 hold any int32.
     width = 2 if not len(tokens) or tokens.max() < 1 << 16 else 3 if tokens.max() < 1 << 24 else 4
     return bytes([width]) + tokens.astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width].tobytes()
 
 
 def unpack(packed: bytes) -> NDArray[np.int32]:
-    """Return the tokens that were given to ``pack``."""
+    """Return the tokens that ``pack`` packed."""
     width = packed[0]
     wide = np.zeros(((len(packed) - 1) // width, 4), np.uint8)
     wide[:, :width] = np.frombuffer(packed, np.uint8, offset=1).reshape(-1, width)
@@ -27,7 +27,7 @@ def packed_tokens(packed: bytes) -> int:
 
 
 class ColdTurns:
-    """Packed turns without an index, by exact state; the least recently used states are dropped first."""
+    """Cold turns: packed, without an index, by exact state; least recently used states are dropped first."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -47,7 +47,7 @@ class ColdTurns:
         self.add_packed(state, keys, pack(tokens))
 
     def add_packed(self, state: int, keys: NDArray[np.uint64], packed: bytes) -> None:
-        """Add a packed turn after the older turns of ``state``; ``keys`` are the back-off states."""
+        """Add a packed turn after the older turns of ``state``; ``keys`` are its back-off keys."""
         self._states.setdefault(state, (keys, deque()))[1].append(packed)
         self._states.move_to_end(state)
         self.tokens += packed_tokens(packed)
@@ -81,7 +81,7 @@ class ColdTurns:
             del self._states[state]
 
     def packed(self) -> Iterator[tuple[int, NDArray[np.uint64], bytes]]:
-        """Yield state, back-off states and packed tokens of each turn, in the order of eviction."""
+        """Yield state, back-off keys and packed tokens of each turn, in the order of eviction."""
         for state, (keys, turns) in self._states.items():
             for packed in turns:
                 yield state, keys, packed

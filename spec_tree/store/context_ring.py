@@ -14,8 +14,8 @@ _FIRST_CAPACITY = 1 << 14
 class ContextRing:
     """Contexts of live turns in a ring buffer; the oldest contexts are dropped when it is full.
 
-    Each context has its own index. Keeps the last ``window`` tokens of a context, and at most ``max_tokens`` in total,
-    rounded down to a power of two. Not thread-safe for writers.
+    A context is the prompt of a turn, indexed on its own. The ring keeps the last ``window`` tokens of each context,
+    and in total at most ``max_tokens``, rounded down to a power of two. Not thread-safe for writers.
     """
 
     def __init__(self, max_tokens: int, window: int) -> None:
@@ -36,8 +36,8 @@ class ContextRing:
         turns.context[rows] = 0
         stops = offsets[1:]
         lengths = np.minimum(stops - offsets[:-1], self._window)
-        remaining = np.flatnonzero(lengths > 1)  # a single token matches nothing
-        # At most half of the ring at once, so that no context evicts another of the same call.
+        remaining = np.flatnonzero(lengths > 1)  # a context of one token matches nothing
+        # Write at most half of the ring at once, so that no context evicts another context of the same call.
         while len(remaining):
             count = int(np.searchsorted(lengths[remaining].cumsum(), self._capacity // 2, "right"))
             batch, remaining = remaining[:count], remaining[count:]
@@ -58,7 +58,7 @@ class ContextRing:
 
     def _make_room(self, tokens: int, turns: LiveTurns) -> int:
         # Returns a position with `tokens` free tokens after it.
-        # Forget ended turns first: their rows have another start, as the row was cleared or reused.
+        # Forget contexts of ended turns first: their row was cleared or reused, so it has another start.
         while self._held and turns.context[self._held[0][2], 0] != self._held[0][0]:
             self._held.popleft()
         if not self._held:
@@ -81,7 +81,7 @@ class ContextRing:
 
     def _grow(self, needed: int, turns: LiveTurns) -> None:
         # Before the ring has its full size, contexts lie in order and without gaps: copy them to the same positions.
-        # The kernel for new contexts copies them, so that no step waits for another kernel to load.
+        # Copy with the kernel for new contexts, so that no step waits until another kernel is loaded.
         size = len(self.log.tokens)
         while size < min(needed, self._capacity):
             size *= 2

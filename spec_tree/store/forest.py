@@ -35,20 +35,21 @@ from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.serialised_turns import collect, restore
 from turntree.spec_tree.store.snapshot import Snapshot, read_imported, read_snapshot, write_snapshot
 
-_CHAIN_THREADS = 4  #: Most threads that draft chains: each further thread makes the caller wait for the GIL.
+_CHAIN_THREADS = 4  #: maximum threads that draft chains: every further thread makes the caller wait for the GIL longer
 
 
 class SpecForest:
-    """Earlier turns by dialogue state, as drafts for the next turns.
+    """Store earlier turns by dialogue state, and draft the next turns from them.
 
-    Live turns are indexed as they grow, so unfinished siblings draft for each other. All calls take the whole batch.
+    Live turns (begun, not ended) are indexed as they grow, so turns of one group draft for each other before they end.
+    All calls take the whole batch.
 
-    Drafted tokens were sampled by the policy in turns that are kept or live, or come from the turn's own context.
-    Drafts never decide which tokens are sampled. Threads may share a forest: calls that change it wait for each other,
-    and ``draft`` never waits.
+    Drafted tokens are copied from kept turns, from live turns, or from the turn's own context.
+    Drafts never change which tokens are sampled. Threads may share a forest: calls that change the forest wait for each
+    other, and ``draft`` never waits.
 
     Args:
-        config: Settings; ``None`` takes the defaults.
+        config: Settings; ``None`` means the defaults.
 
     Raises:
         DamagedForest: If ``config.import_turns`` is not a saved forest, or belongs to another tokenizer; see ``load``.
@@ -71,7 +72,7 @@ class SpecForest:
         self.config = config or ForestConfig()
         self._lock = threading.RLock()
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
-        self.weights: Weights = first_weights()  #: learnt from the acceptance of drafts
+        self.weights: Weights = first_weights()  #: weights of the draft model, learnt from the acceptance of drafts
         self._threads = self.config.draft_threads
         self._drafted = self._accepted = self._committed = 0
         #: turns by state, and the log; public for tests and measurements only
@@ -84,7 +85,7 @@ class SpecForest:
 
     @property
     def sources(self) -> DraftSources:
-        """Arrays that drafts are copied from. They may be replaced when the log grows."""
+        """Arrays that drafts are copied from. When the log grows, new arrays may replace them."""
         store = self.rollouts.store
         return DraftSources(log=store.log, turns=store.keys, contexts=self.live_table.contexts.log)
 
@@ -93,8 +94,8 @@ class SpecForest:
 
         Args:
             states: The states, shape (turns,).
-            contexts: Token ids up to each turn, shape (tokens,) each, from which the turn is also drafted. They are
-                copied, and dropped with the turn.
+            contexts: Token ids before each turn, shape (tokens,) each, from which the turn is also drafted. The forest
+                copies them, and drops the copy with the turn.
 
         Raises:
             ValueError: If there is not one context per state, or a context holds something other than token ids.
@@ -122,11 +123,11 @@ class SpecForest:
 
         Args:
             handles: Live turns, shape (rows,).
-            max_nodes: Most nodes a row, up to 128.
-            max_depths: Greatest depth of each row's draft, shape (rows,).
-            min_probability: Least estimated probability that a node's whole path is accepted.
-            chain: Draft at most one child per node.
-            total_nodes: Most nodes of the whole batch; the most probable nodes are kept.
+            max_nodes: Maximum nodes (drafted tokens) per row, up to 128.
+            max_depths: Maximum depth of each row's draft, shape (rows,).
+            min_probability: Minimum estimated probability that a node's whole path is accepted.
+            chain: Draft a chain: at most one child per node.
+            total_nodes: Maximum nodes of the whole batch; the most probable nodes are kept.
 
         Raises:
             UnknownTurn: If a handle is not live.
@@ -156,7 +157,7 @@ class SpecForest:
         with self._lock:
             rows, live = self.live_table.rows(handles), self.live_table.turns
             begin, lengths = 0, offsets[1:] - offsets[:-1]
-            # The log frees positions for as many rows as fit into a quarter of it, usually for all rows.
+            # The log frees positions for as many rows as fit into a quarter of the log, usually for all rows.
             while begin < len(rows):
                 stop = self.rollouts.make_room_for(lengths, begin, rows, live)
                 self._accepted += kernels.advance(
@@ -183,11 +184,11 @@ class SpecForest:
         min_probability: float,
         out: Proposals,
     ) -> None:
-        """Extend the turns of ``due`` by the tokens that they hold, then draft chains, without the GIL.
+        """Extend the turns of ``due`` by their held tokens (see ``chains``), then draft, without the GIL.
 
         Args:
             chains: Live turns of this forest.
-            due: Slots of ``chains``, each once.
+            due: Slots of ``chains`` whose turns are extended, each once.
             tokens: Number of tokens that the turns of ``due`` hold together.
             slots: Slot of each row to draft for, -1 for none, shape (rows,).
             step: Number of the step in which the turns sampled.
@@ -212,7 +213,7 @@ class SpecForest:
             self._drafted += counts[1]
 
         with self._lock:
-            self._drop_wrong_imports(tokens)  # before the commit, so that only earlier tokens decide
+            self._drop_wrong_imports(tokens)  # before the commit, so that only earlier tokens decide what is dropped
             if not self.rollouts.make_room_for_all(len(due), tokens, live):
                 # Too many tokens for the log at once: commit them in parts, then draft without further commits.
                 lengths, rows, begin = chains.records["held"][due], chains.records["row"][due], 0
@@ -233,14 +234,14 @@ class SpecForest:
 
         Raises:
             UnknownTurn: If a handle is not live.
-            ValueError: If a handle comes twice.
+            ValueError: If a handle occurs twice.
         """
         with self._lock:
             self.rollouts.close(self.live_table.rows_once(handles), self.live_table.turns, keep=keep)
             self.live_table.close(handles)
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Add a finished turn, as if it had just been sampled.
+        """Add a finished turn as if the policy had just sampled the turn.
 
         Args:
             state: State where the turn was sampled.
@@ -254,7 +255,7 @@ class SpecForest:
             self.rollouts.add(state, sampled, self.live_table.turns)
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Sequence[int]]) -> None:
-        """Add finished turns, as if they had just been sampled in this order.
+        """Add finished turns as if the policy had just sampled them in this order.
 
         Args:
             states: States where the turns were sampled, shape (turns,).

@@ -17,14 +17,14 @@ from turntree.spec_tree.store.context_ring import ContextRing
 Tokens = Sequence[int] | NDArray[np.integer[Any]]  #: token ids, shape (tokens,)
 _FIRST_ROWS = 256
 _MAX_TOKEN = 2**31 - 1
-_SHORT_LIST = 64  #: most tokens of a list that is checked without conversion to an array
+_SHORT_LIST = 64  #: maximum length of a list that is checked without conversion to an array
 
 
 class LiveTable:
-    """Live turns by handle, with their contexts.
+    """Live turns (begun, not ended) by handle, with their contexts.
 
     A handle names a row of ``turns`` from ``open`` to ``close``. Rows are reused, handles are not. Not thread-safe for
-    writers; a reader that drafts while the table grows continues with the old rows.
+    writers. A reader that drafts while the table grows continues with the old rows.
     """
 
     def __init__(self, config: ForestConfig) -> None:
@@ -100,7 +100,7 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
         if values.min() >= 0:
             return values
     elif isinstance(values, list) and 0 < len(values) <= _SHORT_LIST and {*map(type, values)} == {int}:
-        # For a short list, Python's extremes cost less than an array's.
+        # For a short list, built-in min and max are faster than NumPy's.
         if min(values) >= 0 and max(values) <= _MAX_TOKEN:
             return np.array(values, np.int32)
     else:

@@ -27,7 +27,7 @@ class TreeNode:
                     node.children.append(child)
                 child.count += 1
                 node = child
-        stack = [root]  # no recursion: turns are longer than Python's recursion limit
+        stack = [root]  # a stack, because turns can be longer than Python's recursion limit
         while stack:
             node = stack.pop()
             node.children.sort(key=lambda c: (-c.count, c.token))

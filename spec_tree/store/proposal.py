@@ -16,9 +16,9 @@ from turntree.spec_tree.kernels import batch as kernels
 from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, FEW_ROWS, scratch
 from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSources, LiveTurns, Weights
 
-MOST_NODES = 128  #: most nodes of one row
+MOST_NODES = 128  #: maximum nodes (drafted tokens) of one row
 
-ROWS_OF_A_THREAD = 32  #: rows that are worth a thread of their own
+ROWS_OF_A_THREAD = 32  #: number of rows for which one more thread pays
 _LEAD = 12  #: Extra rows for the calling thread, because the pool's threads start later.
 
 
@@ -47,7 +47,7 @@ def propose(
     *,
     threads: int = 1,
 ) -> DraftBatch:
-    """Draft for ``rows`` of ``live``, at most ``max_depths`` deep; the result does not depend on ``threads``."""
+    """Draft for ``rows`` of ``live`` up to ``max_depths``; the result does not depend on ``threads``."""
     if len(max_depths) != len(rows):
         raise ValueError(f"max_depths needs one entry per row: expected {len(rows)}, got {len(max_depths)}")
     budget, count = limits.budget, len(rows)
@@ -65,7 +65,7 @@ def propose(
     def part(start: int, stop: int) -> slice:
         """Draft for these rows; return the span of their nodes."""
         span, work, first = slice(start, stop), own_work(), start * budget
-        work["again"] = again  # few rows can afford to ask more voters
+        work["again"] = again  # in a small batch there is time to look up more candidates
         drafted = kernels.draft(
             rows[span], deepest[span], limits, live.records, sources, weights, work, nodes, first, counts[span]
         )
@@ -76,7 +76,7 @@ def propose(
         spans = [part(0, count)]
     else:
         edges = [*((count - _LEAD) * i // parts for i in range(parts)), count]
-        # This thread takes the last and largest part while the pool's threads start.
+        # The calling thread takes the last part, which is the largest, while the pool's threads start.
         futures = [pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
         last = part(*edges[-2:])
         spans = [*(future.result() for future in futures), last]
@@ -90,7 +90,7 @@ def shortened(batch: DraftBatch, total: int, rows: NDArray[np.int64], live: Live
     """Return the ``total`` most probable nodes of a draft for ``rows``."""
     if len(batch.tokens) <= total:
         return batch
-    # A stable sort: a child is never more probable than its parent, and ties keep the parent, which comes first.
+    # The sort is stable: a child is never more probable than its parent, and on a tie the parent comes first.
     kept = np.zeros(len(batch.tokens), bool)
     kept[np.argsort(-batch.probabilities, kind="stable")[: max(total, 0)]] = True
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[batch.offsets]

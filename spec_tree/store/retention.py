@@ -1,8 +1,9 @@
-"""Retention of turns: quotas by state, second chances, turns without an index.
+"""Retention of turns: quotas per state, second chances in the log, and cold turns.
 
-A finished turn is in the log (indexed) or cold. When the log's head reaches a turn whose state was visited since
-the turn was written, the turn is written again, unless such turns already fill half of the log. Any other turn becomes
-cold. The turns of a cold state are written back when a turn begins in that state.
+A finished turn is in the log (indexed) or cold (packed, without an index). The log is a ring: its head, where new
+turns are written, reaches the oldest turns. Such a turn is written again at the head if its state was visited since
+the turn was written, unless such turns already fill half of the log. Otherwise the turn becomes cold. When a turn
+begins in a state, the cold turns of that state are written back into the log.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SPARE = 3 * GRANULE  #: positions that a turn may need in addition to its token
 
 @dataclass(slots=True, eq=False)
 class _State:
-    exact: int  #: the first of the state's keys
+    exact: int  #: the first of the state's keys, see ``DialogueState.backoff_states``
     keys: NDArray[np.uint64]
     visited: int = 0  #: time when a turn last began or was added
     live: int = 0  #: number of live turns
@@ -47,7 +48,7 @@ class RetentionPolicy:
     """The turns of a forest by state. Not thread-safe."""
 
     def __init__(self, config: ForestConfig) -> None:
-        self.quota = config.rollouts_per_state  #: most finished turns kept of a state
+        self.quota = config.rollouts_per_state  #: maximum finished turns kept per state
         self.store = TurnStore(config.max_tokens)
         self.cold = ColdTurns(config.max_cold_tokens)
         self.tokens = 0  #: tokens of finished turns in the log
@@ -70,11 +71,11 @@ class RetentionPolicy:
 
     @property
     def evicted(self) -> int:
-        """Finished turns dropped for quota or memory."""
+        """Finished turns dropped for their state's quota or for lack of memory."""
         return self._over_quota + self.cold.dropped
 
     def open(self, rows: NDArray[np.int64], states: Sequence[DialogueState], live: LiveTurns) -> None:
-        """Start a turn at each state in ``rows`` of ``live``, whose keys are set."""
+        """Start a turn at each state in ``rows`` of ``live``; the keys of the rows must be set."""
         # Write parts of at most a quarter of the log: a write must not evict its own beginning.
         rows_per_part = max(1, self.store.capacity // 4 // _SPARE)
         for begin in range(0, len(rows), rows_per_part):
@@ -82,7 +83,7 @@ class RetentionPolicy:
             opened = []
             for row, state in zip(part.tolist(), states[begin : begin + rows_per_part], strict=True):
                 record = self._visit(state, live)
-                record.live += 1  # before positions are freed, which forgets states without a turn
+                record.live += 1  # first, because freeing positions forgets states without a turn
                 self.by_row[row] = record, None
                 opened.append((row, record))
             self._make_room(_SPARE * len(opened), live)
@@ -91,7 +92,7 @@ class RetentionPolicy:
                 self.by_row[row] = record, turn
 
     def make_room_for(self, lengths: NDArray[np.int64], begin: int, rows: NDArray[np.int64], live: LiveTurns) -> int:
-        """Free positions for the first rows from ``begin`` on; return the index after the last of these rows.
+        """Free positions for as many rows as fit, from ``begin`` on; return the index after the last such row.
 
         ``lengths`` are the tokens that each row adds, shape (rows,).
         """
@@ -145,7 +146,7 @@ class RetentionPolicy:
     def add_all(
         self, states: Sequence[DialogueState], sampled: NDArray[np.int32], offsets: NDArray[np.int64], live: LiveTurns
     ) -> None:
-        """Keep finished turns in their order, ``sampled[offsets[i]:offsets[i + 1]]`` at ``states[i]``."""
+        """Keep finished turns in this order: ``sampled[offsets[i]:offsets[i + 1]]`` at ``states[i]``."""
         lengths = np.diff(offsets)
         lengths[self._surplus(states, lengths)] = 0
         before = np.concatenate([[0], np.cumsum(np.where(lengths > 0, granules(lengths + 2), 0))])
@@ -166,7 +167,7 @@ class RetentionPolicy:
             begin = stop
 
     def _surplus(self, states: Sequence[DialogueState], lengths: NDArray[np.int64]) -> list[int]:
-        # Turns that need not be written, since later turns of the same call fill their state's quota.
+        # Indices of turns not worth writing, because later turns of the same call fill their state's quota.
         if len(states) <= self.quota:
             return []
         count = Counter(state.exact or 1 for state in states)
@@ -183,7 +184,7 @@ class RetentionPolicy:
         return surplus
 
     def _keep_all(self, states: Sequence[_State], turns: Sequence[LogEntry]) -> None:
-        # `_keep` for each turn, with one call to drop those over quota.
+        # Does `_keep` for each turn, but drops all turns over quota in one call.
         over, clock, quota = [], self._clock, self.quota
         for state, turn in zip(states, turns, strict=True):
             turn.seen = clock
@@ -199,11 +200,11 @@ class RetentionPolicy:
         self.store.drop_all(over)
 
     def add_imported(self, turns: Sequence[tuple[NDArray[np.uint64], NDArray[np.int32]]], live: LiveTurns) -> None:
-        """Add turns of other runs, with their back-off states, as older than all later turns.
+        """Add turns of other runs with their back-off keys; they count as older than all other turns.
 
-        They take at most half of the log. If there are more, the newest turns, which come last, are kept.
+        Imports take at most half of the log. If there are more, the newest turns, which come last, are kept.
         """
-        # The acceptance of a turn is counted in its log entry, which a turn too long for the log does not have.
+        # A turn too long for the log has no log entry, in which its acceptance would be counted.
         turns = [turn for turn in turns if len(turn[1]) <= self.store.longest]
         sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
         first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
@@ -216,7 +217,7 @@ class RetentionPolicy:
         self.imported = ImportedTurns(imported)
 
     def drop_wrong_imports(self, tokens: int) -> bool:
-        """Count sampled tokens; from time to time, drop imported turns that were wrong too often.
+        """Count sampled tokens; from time to time, drop imported turns whose drafts were wrong too often.
 
         Returns whether this call is the first after which more than half of the imported turns are gone.
         """
@@ -297,12 +298,12 @@ class RetentionPolicy:
         def evict(turn: LogEntry) -> None:
             self._evict(turn, live)
 
-        # Turns worth keeping are written again, which takes positions too: repeat until no further turn is evicted.
+        # Evicted turns worth keeping are written again, which needs more positions: repeat until that suffices.
         needed = -1
         while needed != (needed := positions + self._rewrite_positions()):
             self.store.make_room(needed, evict)
         rewrites, self._rewrites = self._rewrites, []
-        # Evicted turns were the oldest turns of their states, and keep their order.
+        # Evicted turns were the oldest turns of their states: insert them before the other turns, in their order.
         older: Counter[int] = Counter()
         for state, sampled, row in rewrites:
             turn = self.store.write(sampled, state.keys, live=row, turns=live)
@@ -326,7 +327,7 @@ class RetentionPolicy:
             self._drop(state, turn)
         else:
             self.store.drop(turn)
-        # Bound the tokens that are written again at once, or freeing positions would never end.
+        # Bound the tokens that are written again at once; otherwise freeing positions might never end.
         fits = self._rewrite_positions() + len(sampled) + _SPARE <= self.store.capacity // 4
         if row >= 0:
             live.turn[row] = 0
@@ -334,7 +335,7 @@ class RetentionPolicy:
             if fits:
                 self._rewrites.append(_Rewrite(state, sampled, row))
             return
-        # A second chance, only if the state was visited after the turn was written, and for at most half of the log.
+        # Write the turn again only if its state was visited since, and if such turns fill at most half of the log.
         if fits and state.visited > turn.seen and 2 * (self.tokens_again + len(sampled)) <= self.store.capacity:
             self._rewrites.append(_Rewrite(state, sampled, -1))
         else:
@@ -351,7 +352,7 @@ class RetentionPolicy:
         self.tokens_again -= turn.tokens if turn.again else 0
 
     def _drop_too_long(self, row: int, live: LiveTurns) -> None:
-        # Too long for the log: the turn is still drafted for, but not kept.
+        # A turn too long for the log still gets drafts, but is not kept.
         state, turn = self.by_row[row]
         if turn is not None:
             self.store.drop(turn)

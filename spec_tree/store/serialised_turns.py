@@ -1,8 +1,8 @@
 """Conversion of a forest's finished turns to flat arrays, and back.
 
-The arrays hold the turns, the keys of their states, and every order that decides which turn is dropped first: within
-the state, in the log, and among cold turns. The index is rebuilt while the turns are written into a log. If turns do
-not fit, the oldest turns of the log and the oldest cold turns are dropped, as in a full forest.
+The arrays hold the turns, the keys of their states, and the orders that decide which turn is dropped first: within a
+state, in the log, and among cold turns. The index is rebuilt while the turns are written into a log. If not all turns
+fit, the oldest turns of the log and the oldest cold turns are dropped, as in a full forest.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from turntree.spec_tree.store.turn_store import LogEntry
 class SerialisedTurns(NamedTuple):
     """Finished turns; hot turns are in the log, cold turns have no index."""
 
-    keys: NDArray[np.uint64]  #: back-off states of each state, shape (states, 4)
+    keys: NDArray[np.uint64]  #: back-off keys of each state, shape (states, 4)
     visited: NDArray[np.int64]  #: time when a turn last began in a state, 0 if all its turns are cold, shape (states,)
     clock: NDArray[np.int64]  #: the current time, shape (1,)
-    #: Turns dropped for quota, turns dropped for memory, states dropped for memory, shape (3,).
+    #: turns dropped for quota, turns dropped for lack of memory, states dropped for lack of memory, shape (3,)
     evicted: NDArray[np.int64]
-    hot_state: NDArray[np.int32]  #: state of each hot turn, ascending, oldest first in each state, shape (hot,)
+    hot_state: NDArray[np.int32]  #: state of each hot turn, ascending; within a state oldest first, shape (hot,)
     hot_rank: NDArray[np.int64]  #: position of the turn in the log's order, oldest first, a permutation, shape (hot,)
     hot_seen: NDArray[np.int64]  #: time when each hot turn was written, shape (hot,)
     hot_length: NDArray[np.int64]  #: number of tokens of each hot turn, shape (hot,)
     hot_tokens: NDArray[np.int32] | NDArray[np.uint16]  #: token ids, one turn after another; uint16 if all fit
-    #: State of each cold turn, least recently used states first, oldest first in each, shape (cold,).
+    #: state of each cold turn, least recently used states first; within a state oldest first, shape (cold,)
     cold_state: NDArray[np.int32]
     cold_size: NDArray[np.int64]  #: number of bytes of each cold turn, shape (cold,)
     cold_packed: NDArray[np.uint8]  #: packed token ids of the cold turns, one turn after another
@@ -57,7 +57,7 @@ def collect(rollouts: RetentionPolicy) -> SerialisedTurns:
     visited[: len(states)] = [state.visited for state in states]
     turns = [turn for state in states for turn in state.turns]
     starts = np.array([turn.start for turn in turns], np.int64)
-    # The head is followed by the oldest turn: the distance after the head, around the ring, is the order of age.
+    # The oldest turn comes right after the head, so turns sorted by distance after the head are sorted by age.
     distance = (starts - rollouts.store.head[0]) % (rollouts.store.capacity + 1)
     rank = np.empty(len(turns), np.int64)
     rank[np.argsort(distance)] = np.arange(len(turns))
@@ -101,7 +101,7 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
     stops = np.cumsum(held.hot_length).tolist()
     starts = [0, *stops]
     written: dict[int, LogEntry] = {}
-    # Write in the log's order, so that the same turns are evicted first; then restore the order within each state.
+    # Write in the saved log's order, which keeps the order of eviction; then restore the order within each state.
     for turn in np.argsort(held.hot_rank).tolist():
         if within_quota[turn]:
             state = states[held.hot_state[turn]]
@@ -123,7 +123,7 @@ def restore(held: SerialisedTurns, rollouts: RetentionPolicy, live: LiveTurns) -
 
 
 def all_turns(held: SerialisedTurns) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
-    """Yield the turns, oldest first, each with its back-off states."""
+    """Yield the turns, oldest first, each with its back-off keys."""
     packed, ends = held.cold_packed.tobytes(), np.cumsum(held.cold_size).tolist()
     for state_index, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
         yield held.keys[state_index], unpack(packed[start:stop])
@@ -164,7 +164,7 @@ def check(held: SerialisedTurns) -> None:
             "visited": _within(held.visited, 0, clock),
             "hot_seen": _within(held.hot_seen, 0, clock),
             "cold_packed": packed
-            # The highest byte of each token is below 128: ids are not negative.
+            # The highest byte of each token is below 128, so no id is negative.
             and all(held.cold_packed[ends[i] - held.cold_size[i] + 4 : ends[i] : 4].max() < 128 for i in wide),
         }
     )
@@ -191,7 +191,7 @@ def _within(array: NDArray[np.int64] | NDArray[np.int32], least: int, most: int)
 
 
 def _sums_to(lengths: NDArray[np.int64], least: int, whole: int) -> bool:
-    # Each length is checked against the whole first, so that their sum cannot overflow.
+    # Check each length against the whole first, so that the sum of lengths cannot overflow.
     return _within(lengths, least, whole) and int(lengths.sum()) == whole
 
 

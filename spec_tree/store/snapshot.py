@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 2  #: version of the file format
 _MAGIC = np.frombuffer(b"turntree forest\n", np.uint8)
-_MOST_BYTES = 1 << 35  #: most bytes of a file, more than the largest forest that settings allow
+_MOST_BYTES = 1 << 35  #: maximum bytes of a file, more than the largest forest that the settings allow
 _STEP = re.compile(r"global_step_(\d+)")
 _SMALL = 1 << 12  #: bytes of a member that may be read before the file is known to be a snapshot
 #: dtype and number of dimensions of the arrays that hold neither turns nor weights
@@ -83,7 +83,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
-    """Return the snapshot that ``write_snapshot`` wrote, with the settings ``own`` in place of its own.
+    """Return the snapshot that ``write_snapshot`` wrote; ``own`` replaces the saved settings.
 
     Raises:
         DamagedForest: If the file is not a snapshot, is incomplete, or belongs to another version or tokenizer.
@@ -110,14 +110,14 @@ def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
 
 
 def read_imported(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
-    """Return the turns of a saved forest, or of the forests in a folder, with their back-off states.
+    """Return the turns of a saved forest, or of the forests in a folder, with their back-off keys.
 
     If a folder contains files named ``forest.npz``, as a run's checkpoints do, the files of the last step are read;
     otherwise all its files that end in ``.npz``. Each file's turns are returned oldest first. Turns that several files
-    contain, as replicas' files do, are returned once.
+    contain (replicas share turns) are returned once.
 
     Raises:
-        DamagedForest: If there is no forest, or as for ``read_snapshot``.
+        DamagedForest: If there is no forest, or for a reason that ``read_snapshot`` lists.
     """
     files = _store_files(path) if path.is_dir() else [path]
     if not files:
@@ -133,7 +133,7 @@ def read_imported(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64
 
 
 def _store_files(folder: Path) -> list[Path]:
-    # Errors of subfolders are raised: an unreadable folder may hold the last step.
+    # Raise errors of subfolders: an unreadable folder may hold the last step.
 
     def refuse(error: OSError) -> None:
         raise error
@@ -148,7 +148,7 @@ def _store_files(folder: Path) -> list[Path]:
 
 
 def _snapshot(file: ArrayFile) -> Snapshot:
-    # Mark and version first: a file of another kind must not be read any further.
+    # Check magic and version first, so that no more is read of a file of another kind.
     small = {name: file.read(name).tolist() for name, member in file.members.items() if member.size < _SMALL}
     if small.get("magic") != _MAGIC.tolist():
         raise DamagedFile("it is a file of another kind: expected the mark of a saved forest")
@@ -195,7 +195,7 @@ def _names(prefix: str, fields: Iterable[str]) -> list[str]:
 
 
 def _sync_folder(folder: Path) -> None:
-    # Makes the new name survive a power failure.
+    # Sync the folder, so that the new file name survives a power failure.
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)

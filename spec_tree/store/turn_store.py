@@ -1,10 +1,10 @@
 """Turns in a bounded token log: new turns evict the oldest turns.
 
-The log is a ring. Before its head moves on, the log hands the turns in the way to its owner, which writes them again
-or drops them. The log starts small and is copied into a larger one until it has its full size; positions stay the same.
+The log is a ring, written at its head. Turns in the way of the head go to the owner of the store, which writes them
+again or drops them. The log starts small and grows by copying until it has its full size; positions stay the same.
 
-A granule (``GRANULE`` positions) is owned by a slot in use, or is free (slot 0). Only positions between ``GRANULE`` and
-the end of the log hold turns.
+A granule (a block of ``GRANULE`` positions) belongs to the turn in one slot, or is free (slot 0). Only positions from
+``GRANULE`` to the end of the log hold turns.
 
 Not thread-safe for writers. Readers may use ``log`` and ``keys`` at any time.
 """
@@ -32,11 +32,11 @@ class LogEntry:
 
     slot: int  #: index of the turn in ``TurnKeys``
     start: int  #: position of the turn's ``START`` in the log
-    keys: NDArray[np.uint64]  #: exact, tools, task, environment, shape (4,)
+    keys: NDArray[np.uint64]  #: keys of the exact state, tool history, task and environment, shape (4,)
     tokens: int = 0  #: number of tokens; the owner updates it while the turn is live
     live: int = -1  #: row of the turn in ``LiveTurns``; -1 once the turn is finished
-    seen: int = 0  #: set by the owner: time when the turn was written
-    again: bool = False  #: set by the owner: whether the turn was written again when the head reached it
+    seen: int = 0  #: set by the owner of the store: time when the turn was written
+    again: bool = False  #: set by the owner of the store: whether the turn was written again when the head reached it
 
 
 def granules(positions: _Positions) -> _Positions:
@@ -48,7 +48,7 @@ class TurnStore:
     """The log, the keys of its turns, and the free space.
 
     Args:
-        max_tokens: Positions of the log at full size.
+        max_tokens: Number of positions of the log at full size.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -58,19 +58,19 @@ class TurnStore:
         self.keys: TurnKeys = turn_keys(_FIRST_SLOTS)
         self.head: NDArray[np.int64] = np.zeros(1, np.int64)
         self.head[0] = GRANULE
-        self.cleared = first  #: end of the positions, from the head on, that belong to no turn
+        self.cleared = first  #: positions from the head to here belong to no turn
         self._turns: list[LogEntry | None] = [None] * _FIRST_SLOTS
         self.free = list(range(_FIRST_SLOTS - 1, 0, -1))  #: unused slots
         self._followers = np.empty(FOLLOWERS, np.int32)
 
     @property
     def capacity(self) -> int:
-        """Positions of the log at full size."""
+        """Number of positions of the log at full size."""
         return self._capacity
 
     @property
     def longest(self) -> int:
-        """Most tokens of a turn that is kept."""
+        """Maximum length of a turn that is kept, in tokens."""
         return self._capacity // 4
 
     @property
@@ -105,7 +105,7 @@ class TurnStore:
     def write(
         self, sampled: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
     ) -> LogEntry:
-        """Write a turn, ``keys`` of shape (4,), at the head, where positions for it and two more granules are free.
+        """Write a turn, ``keys`` of shape (4,), at the head; it and two granules must fit there.
 
         For a live turn, ``live`` is its row of ``turns``.
         """
@@ -124,7 +124,7 @@ class TurnStore:
         return turn
 
     def open(self, keys: Sequence[NDArray[np.uint64]], rows: NDArray[np.int64], turns: LiveTurns) -> list[LogEntry]:
-        """Begin live turns in ``rows`` of ``turns`` at the head, where positions for them are free."""
+        """Begin live turns in ``rows`` of ``turns`` at the head, where enough positions must be free."""
         head, slots = int(self.head[0]), self._slots(len(keys))
         open_turns(rows, np.array(slots), np.zeros(0, np.int32), turns.records, self.head, self.log, self.keys)
         opened = []
@@ -140,7 +140,7 @@ class TurnStore:
         lengths: NDArray[np.int64],
         keys: Sequence[NDArray[np.uint64]],
     ) -> list[LogEntry]:
-        """Write finished turns ``sampled[begins[i]:begins[i] + lengths[i]]`` at the head, where positions are free."""
+        """Write finished turns ``sampled[begins[i]:begins[i] + lengths[i]]`` at the head, where they must fit."""
         slots = self._slots(len(keys))
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
         backoff_lists = np.concatenate(keys).reshape(-1, 4)
@@ -158,10 +158,10 @@ class TurnStore:
         return out[: read_turn(turn.start, out, self.log)]
 
     def finish(self, turn: LogEntry, turns: LiveTurns) -> None:
-        """Mark a live turn as finished; free its unused positions if it made the last reservation."""
+        """Mark a live turn as finished; free its unused positions if they are the last before the head."""
         position, limit = int(turns.position[turn.live]), int(turns.limit[turn.live])
         stop = granules(position + 2)
-        # Only the last reservation ends at the head, so only its unused positions can be freed.
+        # Only unused positions right before the head can be freed.
         if limit == self.head[0] and stop < limit:
             self.log.owner[stop // GRANULE : limit // GRANULE] = 0
             self.head[0] = stop

@@ -7,15 +7,15 @@ from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.forest import SpecForest
 
-_LONG_TURN = 1 << 16  #: tokens of a turn such that three turns exceed the log's initial size
+_LONG_TURN = 1 << 16  #: length of a turn in tokens: three such turns exceed the log's initial size
 
 
 @cache
 def warm_up() -> None:
     """Compile or load the kernels, so that no step of an engine waits for them.
 
-    Runs each operation on live turns once: begin, draft, commit, end, drop the oldest turns, grow the log. Further
-    calls in a process do nothing.
+    Runs each operation on live turns once: begin, draft, commit, end, drop the oldest turns, grow the log. Only the
+    first call in a process has an effect.
     """
     forest, state = SpecForest(ForestConfig(rollouts_per_state=1)), DialogueState(exact=1)
     for sampled in ([1, 2, 3], [1, 2, 4]):

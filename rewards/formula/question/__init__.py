@@ -1,1 +1,1 @@
-"""What a question asks for, and answers that only repeat the question."""
+"""Detection of what a question asks for, and of answers that only repeat the question."""

@@ -34,8 +34,8 @@ from turntree.rewards.limits import LimitExceeded
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _PLAIN = re.compile(r"(?<![\w.])[-(]*\d[\d.]*!?(?:[ ]?[-+*/^()][-+*/^() ]*\d[\d.]*!?|\))+|(?<![\w.])\d{1,4}!(?!\w)")
 _AMOUNT = r"(?:\$|\\\()?\s*((?:\\d?frac\s*\{\d+\}\s*\{\d+\}|\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?))\s*"
-_FIRST = _AMOUNT + r"(?:\$|\\\))?\s*"  #: A number before a word, with the end of its formula.
-#: Operations in words, with their formulas.
+_FIRST = _AMOUNT + r"(?:\$|\\\))?\s*"  #: a number before a word, with the sign that ends its formula
+#: operations in words, and the formulas that they stand for
 _WORDED = tuple(
     (re.compile(pattern.replace("FIRST ", _FIRST).replace("AMOUNT", _AMOUNT), re.IGNORECASE), written)
     for pattern, written in (
@@ -65,15 +65,15 @@ _ONE = Num(Fraction(1))
 
 
 class Piece(NamedTuple):
-    """A formula of a question, or one side of it."""
+    """A formula of a question, or one side of such a formula."""
 
-    node: Node  #: its flat tree
-    shape: object  #: its normal form, equal for trees that differ only in order
+    node: Node  #: flat syntax tree of the formula, see ``flattened``
+    shape: object  #: normal form of the tree, equal for trees that differ only in order
 
 
 @lru_cache(maxsize=64)
 def pieces(question: str) -> tuple[Piece, ...]:
-    """Return the formulas of a question and the sides of its relations, including those in plain digits."""
+    """Return the formulas of a question and the sides of its relations, also those written in plain text."""
     question = question[-_MAX_QUESTION:]
     texts = [next(filter(None, match.groups())) for match in _FORMULA.finditer(question)]
     texts += _PLAIN.findall(_FORMULA.sub(" ", question))
@@ -136,7 +136,7 @@ def parts(node: Node, kind: type[Add] | type[Mul]) -> tuple[Node, ...]:
 
 
 def _product(factors: list[Node]) -> Node:
-    # Without ones; the sign moves into the first number, or into a sum that is the only factor.
+    # Drop factors 1. The sign moves into the first number, or into a sum that is the only factor.
     rest = [factor for factor in factors if factor not in (MINUS_ONE, _ONE)]
     if factors.count(MINUS_ONE) % 2:
         if len(rest) == 1 and isinstance(rest[0], Add):

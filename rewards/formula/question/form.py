@@ -1,7 +1,7 @@
 r"""The form in which a question wants its answer, such as a power, a fraction or a prime factorization.
 
-A form is required only if the question names it and the gold answer has it. So a misread question makes no answer
-wrong.
+A form is required only if the question names it and the gold answer has it. So a question that is misread does not make
+a right answer wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lacks_form(question: str, gold: Node, answer: Node) -> bool:
 
 
 def contradicts(question: str, answer: Node) -> bool:
-    """Return whether an answer gives a side of one of the question's equations another value.
+    """Return whether an answer contradicts an equation of the question.
 
     Examples: ``2x = 14`` for the question's ``2x = 7``, and ``x = 7`` beside ``x = 6``.
     """
@@ -53,7 +53,7 @@ def _last(node: Node) -> Node:
 
 _KINDS = "common|proper|improper|reduced|simplified|simple|single|vulgar|exact|irreducible"
 _BEGINS = r"(?:^|[.;:?!\n]\s*|\b(?:and|then|completely|please|to)\s+)"
-#: Words that select a row, the phrase that must then occur, and the form that it asks for.
+#: each row: words that select it, the phrase that must then occur, and the form that this phrase asks for
 _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = tuple(
     (tuple(words.split()), re.compile(pattern, re.IGNORECASE), has)
     for words, pattern, has in (
@@ -136,7 +136,7 @@ def _is_no_percentage(question: str, gold: Node, answer: Node) -> bool:
 
 
 def _is_not_converted(question: str, gold: Node, answer: Node) -> bool:
-    # The value is copied from the question: its unit was to be converted.
+    # The answer copies a value of the question whose unit was to be converted.
     match gold, answer:
         case Quantity(_, wanted), Quantity(Num(value), unit) if unit.rstrip("s") != wanted.rstrip("s"):
             numbers = (one.replace(",", "") for one in re.findall(r"(?<![\d.])\d[\d,]*(?:\.\d+)?", question))

@@ -1,9 +1,9 @@
 r"""Detection of answers that repeat the question: one of its formulas, or an operation that it asks for.
 
 An evaluated number is in lowest terms. It may keep roots, pi, e and i, and the operations that the gold answer keeps.
-Three kinds of answers restate the question: a relation of the question in place of a value; a formula of the question,
-even with a neutral operation (``F + 0``, ``2F/2``); and, if a formula of the question has the gold answer's value, any
-unevaluated form. An answer with the gold answer's own tree is right.
+Three kinds of answers restate the question. (1) A relation of the question instead of a value. (2) A formula F of the
+question, even with a neutral operation (``F + 0``, ``2F/2``). (3) Any unevaluated form, if a formula of the question
+has the value of the gold answer. An answer whose syntax tree equals the gold answer's tree is right in any case.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.numeric import equal, real_points
 from turntree.rewards.limits import LimitExceeded
 
-_ASKED = Sym("\0")  #: Replaces a copied formula.
+_ASKED = Sym("\0")  #: stands for a formula that the answer copies from the question
 _FAILURES = (Undefined, CannotEvaluate, LimitExceeded)
 
 
@@ -59,7 +59,7 @@ def is_restated(question: str, gold: Node, answer: Node) -> bool:
 
 
 def is_evaluated(node: Node, gold: Node) -> bool:
-    """Return whether every operation is carried out, except those that the gold answer leaves too."""
+    """Return whether every operation is carried out, except operations that the gold answer keeps, too."""
     left = {_operation(inner) for inner in walk(gold)}
     match node:
         case Num() | Const() | Sym() | Words():
@@ -88,7 +88,7 @@ def _operation(node: Node) -> str:
 
 
 def _is_atomic(node: Node) -> bool:
-    # Integers, names, words, and tuples and sets of these cannot be evaluated further.
+    # Integers, names and words, and tuples and sets of them, cannot be evaluated further.
     match node:
         case Num(value):
             return value.denominator == 1

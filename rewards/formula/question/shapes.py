@@ -1,6 +1,6 @@
 r"""Forms in which a value is written: a power, a fraction, a mixed number, in lowest terms, expanded, ...
 
-Values are not compared here; the callers know that two trees are equal.
+Values are not compared here: callers have already found them equal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from turntree.rewards.formula.syntax.walk import free_variables, ordered, walk
 
 _TEN = Num(Fraction(10))
 _LARGEST_PRIME = 10**6  #: larger factors count as prime
-_LARGEST_RADICAND = 10**8  #: of larger radicands only the factors up to the root of this bound are tried
+_LARGEST_RADICAND = 10**8  #: for larger radicands, only factors up to the square root of this bound are tried
 Form = Callable[[Node], bool]
 
 
@@ -100,7 +100,7 @@ def is_power_of(base: int) -> Form:
 
 
 def is_simplified(node: Node) -> bool:
-    # Nothing can be taken out of an integer's root, and no two terms differ by a number alone.
+    # No factor can be taken out of an integer's root, and no two terms differ only by a numerical factor.
     for part in walk(flattened(without_unit(node))):
         match part:
             case Add(terms):

@@ -1,6 +1,6 @@
-r"""Letters before brackets: functions, ``f(x)``, ``y(0)``, ``P(A)``, or factors, ``n(n+1)``.
+r"""Letters before brackets: functions (``f(x)``, ``y(0)``, ``P(A)``) or factors (``n(n+1)``).
 
-A letter that can be both is a factor, unless it is a function elsewhere in the answer or the gold answer.
+A letter that can be either is a factor, unless the answer or the gold answer uses it as a function elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered
 
-#: Operations that an exercise defines.
+#: operation signs that only an exercise defines
 OPERATIONS = ("oplus", "otimes", "ominus", "odot", "oslash", "diamond", "circledast")
 #: Names whose brackets may be square and may hold a condition after a bar.
 CONDITIONAL = frozenset(str.split("P Pr E p Var Cov H I"))
@@ -55,7 +55,7 @@ def is_application(name: str, args: tuple[Node, ...], *, beside: bool) -> bool:
     Args:
         name: A name from ``function_name``.
         args: The content of the brackets.
-        beside: Whether another letter stands directly before the name.
+        beside: Whether another letter stands directly before the name, as in a product.
     """
     letter = name.partition("_")[0]
     argument = args[0]

@@ -38,7 +38,8 @@ def read_based(text: str, base: int | None = None) -> Based | None:
 
     Args:
         text: The text.
-        base: The base that the task asks for; with it, a letter may be a digit anywhere, and the base may be left out.
+        base: The base that the task asks for; if given, a letter may be a digit anywhere, and the text may omit the
+            base.
 
     Example:
         >>> read_based(r"(2A)_{16}"), read_based("A5", 11).digits, read_based("A_{11}"), read_based("0b11")

@@ -1,6 +1,6 @@
-r"""Characters outside ASCII as LaTeX: ``⅚`` becomes ``\frac{5}{6}``, ``2¹⁰`` becomes ``2^{10}``.
+r"""Translation of characters outside ASCII to LaTeX: ``⅚`` becomes ``\frac{5}{6}``, ``2¹⁰`` becomes ``2^{10}``.
 
-Unknown characters stay, and the tokenizer refuses them.
+Unknown characters stay unchanged, and the tokenizer refuses them.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _FOREIGN = {
     }.items()
     for word in words.split()
 }  # fmt: skip
-#: Multipliers after digits: ``5万``.
+#: multipliers after digits: ``5万``
 _THOUSANDS_IN_CHINESE = {"千": r"\cdot1000 ", "万": r"\cdot10000 ", "亿": r"\cdot100000000 "}
 _FOREIGN_RUN = re.compile("[\u0400-\u04ff]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
-#: Numbers of one character, as in lists.
+#: characters that are a number, as used in lists
 _ENCLOSED = (
     "CIRCLED DIGIT ", "CIRCLED NUMBER ", "PARENTHESIZED DIGIT ", "PARENTHESIZED NUMBER ", "DINGBAT ",
     "NEGATIVE CIRCLED ", "DOUBLE CIRCLED ",
@@ -72,7 +72,7 @@ _AXIS = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|(?:hat|vec)\s*\{\s*\\(?:mathbf|boldsymbol|bm))\s*\{\s*(?:\\(?:hat|vec)\s*\{?\s*)?\\?([ijk])"
     r"(?:math)?\s*\}+"
 )
-#: Binomial coefficients with the letter between their numbers: ``^5C_2``.
+#: binomial coefficients with a C between the numbers: ``^5C_2``
 _CHOSEN = re.compile(
     r"(?<![\w)}\]])(?:\{\})?[\^_](?:\{(\w{1,9})\}|(\w))\s*(?:C|\\(?:text|mathrm)\{C\})\s*_(?:\{(\w{1,9})\}|(\w))"
 )
@@ -80,7 +80,7 @@ _ROW_SPACING = re.compile(r"(\\\\|\\cr)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|m
 
 
 def normalized(text: str) -> str:
-    r"""Translate known characters to ASCII and close up digit groups.
+    r"""Translate known characters to ASCII, and remove separators inside numbers.
 
     Example:
         >>> normalized("2\u00b9\u2070"), normalized("\u215a"), normalized(r"1\,000{,}000")
@@ -140,7 +140,7 @@ def _sign(character: str) -> str:
 
 
 def _greek(character: str, name: str) -> str:
-    # A Greek capital that looks Latin is the Latin letter.
+    # A Greek capital that looks like a Latin letter becomes the Latin letter.
     size, letter = name.split()[1], name.split()[-1].lower().replace("lamda", "lambda")
     if letter == "final" or "WITH" in name:
         return character
@@ -175,7 +175,7 @@ def read_chinese(text: str) -> tuple[str, str]:
 
 
 def _chinese_number(run: str) -> int | None:
-    # None for characters that name no whole number, such as 二三 or 十百.
+    # Returns None for characters that name no whole number, such as 二三 or 十百.
     if run.startswith("负"):
         value = _chinese_number(run[1:])
         return None if value is None else -value

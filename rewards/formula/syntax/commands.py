@@ -104,7 +104,8 @@ class Commands(Terms):
         return Mul((top, Pow(bottom, MINUS_ONE)))
 
     def _named(self, name: str) -> Node:
-        # Functions without a definition: \sup S, \Re(z), \Pr[X=1].
+        # Functions that stay symbolic: \sup S, \Re(z), \Pr[X=1]. Brackets that were refused as an argument are a
+        # factor.
         node = self.application(Sym(name))
         if node is not None or self.position in self.bracketed_at:
             return node if node is not None else Applied(name, (self.factor(),))

@@ -12,14 +12,14 @@ _END = Token("end of text", "")
 
 
 class Cursor:
-    """Reads tokens in order and tracks the open brackets; the parsers build on it."""
+    """Reads tokens in order and tracks the open brackets; base class of the parsers."""
 
     def __init__(self, tokens: list[Token], functions: frozenset[str] = frozenset()) -> None:
         """Start at the first token.
 
         Args:
-            tokens: The tokens; changed only if a number must be split into digits.
-            functions: Names that are functions wherever brackets follow.
+            tokens: The tokens; the list is changed only if a number must be split into digits.
+            functions: Names that are functions wherever brackets follow them.
         """
         self.functions = functions
         self.tokens = tokens

@@ -1,6 +1,6 @@
 r"""Parser of factors: numbers, letters and groups with their powers, indices, marks and arguments.
 
-A function without brackets takes the product that follows.
+A function without brackets applies to the product that follows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GREEK = frozenset(
 ACCENTS = frozenset(
     str.split("overline bar hat vec tilde overrightarrow widehat dot mathcal mathscr mathfrak underbrace")
 )
-#: Units after a micro sign.
+#: units that may follow a micro sign
 _MICRO = frozenset(["F", "C", "A", "V", "W", "H", "m", "s", "g", "L", "l", "J", "N", "T", "Hz", "Pa", "mol"])
 _NO_FACTOR = frozenset("+-*/^_=<>)]},;:!%'&.?~\"#@`")
 _FACTOR_COMMANDS = (
@@ -68,7 +68,7 @@ class Factors(Cursor):
 
     @abstractmethod
     def bracketed(self) -> Node:
-        """A construct that begins with a bracket that may hold several items."""
+        """A construct in brackets that may hold several items."""
 
     @abstractmethod
     def equations(self) -> Node:
@@ -84,7 +84,7 @@ class Factors(Cursor):
 
     @abstractmethod
     def enclosed(self, closer: str, name: str) -> Node:
-        """The expression between two equal signs, as the argument of a function."""
+        """The expression between two equal signs (such as bars), as the argument of a function."""
 
     @abstractmethod
     def sequence(self) -> Node:
@@ -117,7 +117,7 @@ class Factors(Cursor):
         return not (token.text == "mu" and self.ahead().kind == "word" and self.ahead().text in _MICRO)
 
     def at_unit_fraction(self) -> bool:
-        # A unit that is a fraction: \frac{\text{mi}}{\text{h}}.
+        # Whether a unit that is a fraction follows: \frac{\text{mi}}{\text{h}}.
         braced = self.at("frac", "dfrac", "tfrac") and self.ahead().text == "{"
         return braced and self.ahead(2).kind == "word" and not self.at_function(2)
 
@@ -172,7 +172,7 @@ class Factors(Cursor):
         return known and not self.next.spaced and self.tokens[self.position - 1].kind in ("num", "sym")
 
     def _degrees(self, whole: Node) -> Node:
-        # Minutes and seconds may follow.
+        # Arc minutes and seconds may follow.
         parts = [whole]
         for size, marks in ((60, 1), (3600, 2)):
             token, start = self.next, self.position
@@ -207,7 +207,7 @@ class Factors(Cursor):
                 return count
 
     def application(self, node: Node) -> Node | None:
-        # Brackets are parsed only once, whichever reading applies: parsing twice takes exponential time.
+        # Brackets are parsed once and the result kept for either reading: parsing twice would take exponential time.
         name = function_name(node)
         braced = self.next.kind == "op" and self.at("{") and self.ahead().text == "("
         if not name or not (braced or self.at("(", "[")) or self.position in self.bracketed_at:

@@ -1,4 +1,4 @@
-"""The syntax tree of an answer. Nodes are frozen, hashable values without arithmetic; see ``evaluate``."""
+"""The syntax tree of an answer. Nodes are immutable and hashable; ``values.evaluate`` computes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Mul(Node):
 
 @dataclass(frozen=True, slots=True)
 class Pow(Node):
-    """A power; quotients are powers of -1, roots powers of a fraction."""
+    """A power; a quotient is a factor to the power -1, a root a power with a fraction as exponent."""
 
     base: Node
     exponent: Node
@@ -51,7 +51,7 @@ class Pow(Node):
 
 @dataclass(frozen=True, slots=True)
 class Signed(Node):
-    """A term after a double sign."""
+    """A term after a plus-minus or minus-plus sign."""
 
     sign: int  #: 1 for plus-minus, -1 for minus-plus
     term: Node
@@ -65,7 +65,7 @@ class Call(Node):
 
 @dataclass(frozen=True, slots=True)
 class Applied(Node):
-    r"""A function or operation without a definition: ``f(x)``, ``P(A | B)``, ``3 \oplus 4``."""
+    r"""A function or operation that stays symbolic: ``f(x)``, ``P(A | B)``, ``3 \oplus 4``."""
 
     name: str
     args: tuple[Node, ...]
@@ -73,7 +73,7 @@ class Applied(Node):
 
 @dataclass(frozen=True, slots=True)
 class Big(Node):
-    """A sum or product over an index."""
+    """A big operator: a sum or product over an index."""
 
     kind: str  #: ``sum`` or ``prod``
     index: str  #: the running variable
@@ -84,7 +84,7 @@ class Big(Node):
 
 @dataclass(frozen=True, slots=True)
 class Undone(Node):
-    """An operation that this package does not carry out: an integral, a limit, a determinant."""
+    """An unevaluated operation, which this package does not compute: an integral, a limit, a determinant."""
 
     kind: str  #: ``int``, ``lim``, ``det`` or ``diff``
     parts: tuple[Node, ...]
@@ -105,7 +105,7 @@ class Rel(Node):
     """A chain of relations."""
 
     terms: tuple[Node | None, ...]  #: the sides; the first is ``None`` if the chain begins with a sign
-    #: one fewer than sides: ``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``ni``, ``subset``, ``to``,
+    #: signs between the sides: ``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``ni``, ``subset``, ``to``,
     #: ``approx``, ``~``
     signs: tuple[str, ...]
 
@@ -114,7 +114,7 @@ class Rel(Node):
 class Residue(Node):
     """A congruence."""
 
-    name: Node | None  #: the left side, if there is one
+    name: Node | None  #: the left side; ``None`` if only the right side is written
     value: Node  #: the right side
     modulus: Node
 
@@ -123,7 +123,7 @@ class Residue(Node):
 class Builder(Node):
     """A set defined by a condition."""
 
-    element: Node  #: a variable, an expression, a tuple, or a membership that names the domain
+    element: Node  #: a variable, an expression, a tuple, or a relation ``in`` that names the domain
     condition: Node
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-#: Units of two or three letters.
+#: unit abbreviations of two or three letters
 ABBREVIATIONS = frozenset(
     str.split(
         "lb lbs oz mi gal gals yd yds hr hrs pt pts qt qts ft in cm mm km kg ml cl dl mL cL dL sec secs min mins mph "
         "usd USD eur EUR gbp GBP rs Rs pcs pc hp rpm kWh kW Hz kHz MHz Pa kPa kJ eV deg rad am pm dB sq cu"
     )
 )
-#: Nouns whose letters are in alphabetical order, like those of a product.
+#: nouns whose letters are in alphabetical order, as the variables of a product usually are
 _SORTED = frozenset(
     str.split(
         "ant boy box cow guy lot fox cop fort knot cost film belt host mop gin hit dip dot elf elm art bin bit bow act "
@@ -20,9 +20,9 @@ _SORTED = frozenset(
 
 
 def can_be_noun(run: str) -> bool:
-    """Return whether letters after a number and a blank are a noun or a unit.
+    """Return whether letters after a number and a blank can be a noun or a unit.
 
-    Letters that are as likely variables (``5 ab``, ``7 xy``) are never a noun.
+    Letters that may as well be variables (``5 ab``, ``7 xy``) are never a noun.
 
     Example:
         >>> can_be_noun("eggs"), can_be_noun("lbs"), can_be_noun("xy"), can_be_noun("abc")

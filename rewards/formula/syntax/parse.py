@@ -1,6 +1,6 @@
 """Parser of answers: lists, relations, sets, and quantities.
 
-Text that is no well-formed answer raises ``Malformed``; it is never parsed as something similar.
+Text that is not a well-formed answer raises ``Malformed``. The parser never guesses what it might mean.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LONGEST_UNIT = 2  #: words after a number in words
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
-@lru_cache(maxsize=256)  # a gold answer is read for every answer that it is compared with
+@lru_cache(maxsize=256)  # the gold answer is parsed again for every answer of its task
 def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
     """Parse an answer into a syntax tree.
 
@@ -64,7 +64,7 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
 
     Raises:
         LimitExceeded: The answer is too large.
-        Suspect: The answer hides something.
+        Suspect: The answer contains hidden text.
         Malformed: The answer is not well-formed.
     """
     text = _ORDINAL.sub("", HALF_OF_DAY.sub(r"\1m", text))
@@ -90,7 +90,7 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
 
 
 def _worded_numeral(text: str) -> Node | None:
-    # A number in words with a noun or a unit: five thousand dollars.
+    # A number in words, with a noun or a unit: five thousand dollars.
     words = text.split()
     for end in range(len(words), max(len(words) - _LONGEST_UNIT, 1) - 1, -1):
         if (number := numeral(" ".join(words[:end]))) is not None:
@@ -124,7 +124,7 @@ class Parser(Quantities):
 
     def relation(self) -> Node:
         first = None if self._relation_sign() else self.set()
-        # ":=" defines a name and is no ratio; in braces ":" begins a condition.
+        # In ":=", the colon is no ratio but defines a name. In braces, ":" begins a condition.
         proportion = self.at(":") and self.ahead().text not in ("", "=") and not self.in_braces
         proportion = proportion or self._at_word("to")
         terms: list[Node | None] = [first]
@@ -287,7 +287,7 @@ def congruent(items: list[Node]) -> tuple[Node, ...]:
 
 
 def without_elements(node: Node) -> Node:
-    # R - {2} is a difference of sets.
+    # Turn R - {2}, parsed as a difference of numbers, into a difference of sets.
     match node:
         case Add((Const("R" | "Z" | "N" | "Q" | "C") as left, Mul((minus, Group(_, "{", "}", _) as right)))):
             return SetOp("minus", left, right) if minus == MINUS_ONE else node

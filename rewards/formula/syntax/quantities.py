@@ -1,4 +1,4 @@
-"""Parser of values with units and words. Every word is part of the unit, scales the value, or ends it."""
+"""Parser of values with units and words. Every word belongs to the unit, scales the value, or ends the value."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ class Quantities(Commands):
         return RELATIONS.get(token.text)
 
     def _at_condition(self) -> bool:
-        # A relation in brackets, or one after "for" or "where".
+        # Whether a condition follows: a relation in brackets, or after "for" or "where".
         if self.at("("):
             known = self.bracketed_at.get(self.position)
             return known is not None and isinstance(known[0], Rel)
         return self._at_word(*CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
 
     def _at_verb(self) -> bool:
-        # A verb gives the value of the words before it: half of 14 is 7.
+        # Whether a verb follows that gives the words before it a value: half of 14 is 7.
         kinds = [token.kind for token in self.tokens[self.position + 1 : self.position + 3]]
         return self._at_word("is", "equals") and (kinds[:1] == ["num"] or kinds == ["end of text", "num"])
 
@@ -213,7 +213,7 @@ def _scaled(node: Node, after: list[str]) -> tuple[Node, list[str]]:
 
 
 def _belongs(words: list[str], index: int) -> bool:
-    # A power word belongs to the unit beside it; other words that change a value do not.
+    # Of the words that change a value, only power words (squared, cubic) can belong to the unit beside them.
     word = words[index]
     power = (word in _OF_UNITS and index + 1 < len(words)) or (word in ("squared", "cubed") and index > 0)
     return power or word not in CHANGING

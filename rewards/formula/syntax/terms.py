@@ -81,7 +81,7 @@ class Terms(Factors):
                     return _product(factors)
                 value = factor.value if isinstance(factor, Quantity) else factor
                 part = _fraction(value) if whole else None
-                doubtful = token.text == "{" or (first.text == "1" and token.text != "d")  # the 1 of an integral
+                doubtful = token.text == "{" or (first.text == "1" and token.text != "d")  # 1 d: an integral of 1
                 if whole and part is None and token.spaced and doubtful:
                     raise Malformed("two values side by side")
                 if part is not None:
@@ -95,7 +95,7 @@ class Terms(Factors):
                 return _product(factors)
 
     def _mixed(self, factors: list[Node]) -> Node:
-        # 2 1/3 is a mixed number; any other two numbers in a row are not a value.
+        # 2 1/3 is a mixed number. Any other two numbers in a row are refused.
         whole, top = factors[-1], self.take()
         if len(factors) == 1 and isinstance(whole, Num) and whole.decimals < 0 and top.spaced and self.accept("/"):
             bottom = self.take()
@@ -111,7 +111,7 @@ class Terms(Factors):
         return self.factor()
 
     def _divisor(self) -> Node:
-        # Letters without a blank after a slash are divided by together: t/RC.
+        # Letters after a slash without a blank between them form one divisor: t/RC.
         node = self._signed_factor()
         while self.next.kind == "sym" and not self.next.spaced and self.tokens[self.position - 1].kind == "sym":
             node = Mul((node, self.factor()))

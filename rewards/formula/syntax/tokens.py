@@ -51,12 +51,12 @@ _SPACING = frozenset(
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax therefore because"
     )
 )
-#: Commands that stand for a sign, or a letter.
+#: commands that stand for a sign or a letter
 _SAME = {
     "lbrace": "{", "rbrace": "}", "Vert": "|", "lVert": "|", "rVert": "|", "colon": ":", "lbrack": "[", "rbrack": "]",
     "lparen": "(", "rparen": ")", "mathord": "", "imath": "i", "jmath": "j",
 }  # fmt: skip
-#: Names of operators in sympy's output and in other countries.
+#: function names as sympy prints them or other countries write them
 _PRINTED = {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "tg": "tan", "ctg": "cot", "cosec": "csc", "arctg": "arctan",
     "sh": "sinh", "ch": "cosh", "th": "tanh", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
@@ -72,7 +72,7 @@ KNOWN_WORDS = frozenset(
 )
 
 
-#: A function or a letter in a run of letters.
+#: the next function or letter in a run of letters
 _INSIDE = re.compile(
     "(arc(?:sinh?|cosh?|tanh?)|a(?:sinh?|cosh?|tanh?)|(?:sin|cos|tan|cot)h?|sech|csch|sqrt|log|exp|ln)|([A-Za-z])"
 )
@@ -95,7 +95,7 @@ def tokenize(text: str, *, thousands: bool = True, letters: bool = False) -> lis
 
     Raises:
         LimitExceeded: The text has too many characters, tokens or digits.
-        Suspect: The text hides something.
+        Suspect: The text contains hidden text.
         Malformed: A character is not mathematics.
     """
     if len(text) > MAX_ANSWER:
@@ -114,9 +114,9 @@ def tokenize(text: str, *, thousands: bool = True, letters: bool = False) -> lis
 
 
 def _name_unit(tokens: list[Token]) -> None:
-    # A last letter after a number is a unit: 0.64N, 5 m.
+    # A letter at the end, after a number, is a unit: 0.64N, 5 m.
     if len(tokens) > 1 and tokens[-1][:3] == ("word", "mg", False) and tokens[-2].kind != "word":
-        tokens[-1:] = [Token("sym", "m"), Token("sym", "g")]  # as in a force
+        tokens[-1:] = [Token("sym", "m"), Token("sym", "g")]  # mass times gravity, not milligrams
     if len(tokens) < 2 or tokens[-1].kind != "sym":
         if len(tokens) > 3 and tokens[-1].kind == "word":
             _name_larger_units(tokens)
@@ -139,7 +139,7 @@ def _name_larger_units(tokens: list[Token]) -> None:
 
 
 def _without_math_signs(text: str) -> str:
-    # Pairs of dollar signs delimit mathematics; a single one is money.
+    # Pairs of dollar signs delimit mathematics; a single dollar sign is money.
     for sign in ("\\(", "\\)", "\\["):
         text = text.replace(sign, " ")
     text = re.sub(r"(?<!\\)\\\](?!\s*\d)", " ", text)
@@ -286,7 +286,7 @@ def _read_product(text: str, position: int, tokens: list[Token], spaced: bool) -
         tokens.append(Token("cmd", _PRINTED.get(run.lower(), run), spaced))
         return match.end()
     parts = [(found[1], found[2]) for found in _INSIDE.finditer(run)]
-    # A long run of letters is a word: as a product, anagrams of it would be equal.
+    # A long run of letters is a word. If it were a product of letters, its anagrams would be equal.
     if sum(bool(letter) for _, letter in parts) > _LONGEST_PRODUCT or run in ("mm", "cc"):
         raise Malformed(f"{run!r} is a word")
     for function, letter in parts:

@@ -58,7 +58,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 @lru_cache(maxsize=512)
 def free_variables(node: Node) -> frozenset[str]:
-    # The index of a sum is bound.
+    # The index of a sum is bound, so it is not a free variable.
     match node:
         case Sym(name):
             return frozenset((name,))
@@ -121,7 +121,7 @@ def _operands(node: Node, sign: str) -> Iterator[Node]:
 
 
 def replaced(node: Node, values: Mapping[str, Node]) -> Node:
-    # Variables of sums are bound, so Big stays as it is.
+    # The index of a sum or product (Big) is bound, so such nodes are not changed.
     match node:
         case Sym(name):
             return values.get(name, node)

@@ -1,1 +1,1 @@
-"""Values of syntax trees: exact, at many points, as sets, and by sympy."""
+"""Values of syntax trees: exact values, values at many points, sets of numbers, and sympy."""

@@ -1,4 +1,4 @@
-"""The value of an expression: exact fractions as long as possible, then high precision.
+"""Evaluation of an expression: exact fractions as long as possible, then high precision.
 
 Every operation is bounded in size and every visited node is counted, so an evaluation ends.
 """
@@ -56,8 +56,8 @@ class Evaluation:
 
         Args:
             point: Values by variable.
-            sign: Meaning of a double sign, 1 or -1.
-            real_only: Whether complex values, including intermediate ones, count as undefined.
+            sign: Sign that plus-minus stands for, 1 or -1.
+            real_only: Whether complex values, including intermediate values, count as undefined.
         """
         self.point = dict(point or {})
         self.sign = sign
@@ -70,7 +70,7 @@ class Evaluation:
         Raises:
             Undefined: The tree has no value.
             LimitExceeded: The value is too large, or takes too long.
-            CannotEvaluate: The tree is not a number, or has an operation that is not carried out here.
+            CannotEvaluate: The tree is not a number, or has an operation that this class does not compute.
         """
         self.steps += 1
         if self.steps > MAX_STEPS:

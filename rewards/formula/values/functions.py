@@ -12,12 +12,12 @@ from mpmath import mp
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.limits import MAX_BITS, MAX_FACTORIAL, MAX_GAMMA, MAX_POWER_BITS, LimitExceeded
 
-Value = Any  #: A ``Fraction``, or an mpmath number of the working precision.
+Value = Any  #: a ``Fraction``, or an mpmath number of the working precision
 _ODD_ROOTS = (3, 5, 7, 9)
 
 
 def applied(name: str, values: list[Value]) -> Value:
-    """Return the value of a function without a definition: a hash of its name and arguments.
+    """Return a stand-in value for a symbolic function: a hash of its name and arguments.
 
     ``C(n, k)``, ``P(n, k)`` and ``Gamma(x)`` have their usual meaning.
     """
@@ -128,7 +128,7 @@ def binomial(above: Value, below: Value) -> Value:
 
 
 def logarithm(value: Value, base: Value | None) -> Value:
-    # Exact for powers of a rational base.
+    # The result is exact if the value is a power of a rational base.
     if value == 0:
         raise Undefined("the logarithm of zero")
     if base is None:

@@ -1,7 +1,7 @@
-"""Equality of expressions by their values: exact with fractions, else at many points in high precision.
+"""Equality of expressions by their values: as exact fractions, else at many points in high precision.
 
-"Different" needs a clear difference at a point where both sides are defined. "Equal" needs many points at which
-almost all digits agree. Everything else stays open.
+Two expressions are different if they clearly differ at a point where both are defined. They are equal if almost all
+digits agree at many points. Anything else is undecided (``None``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.limits import LimitExceeded
 
 DIGITS = 50  #: decimal digits of the first evaluation
-MORE_DIGITS = 130  #: decimal digits of the second evaluation, if the first is not clear
+MORE_DIGITS = 130  #: decimal digits of the second evaluation, used if the first decides nothing
 _GUARD = 12
 _CLEAR = 1e-6
 _POINTS = 5
 _TRIES = 14
 _FLOAT_DIGITS = 14
-# Names that constants of integration may have in gold answers and in answers: x^2 + C, C_1 e^x + C_2 e^{-x}.
+# Names of constants of integration in gold answers and in answers: x^2 + C, C_1 e^x + C_2 e^{-x}.
 _GOLD_CONSTANT = re.compile(r"C|[Cc]_\d")
 _ANSWER_CONSTANT = re.compile(r"[CcKkA]|[CcKkA]_\d")
 _VARIABLES = frozenset(("x", "y", "t", "z", "s", "u", "v", "theta", "f", "F"))
@@ -40,12 +40,12 @@ def equal(gold: Node, answer: Node) -> bool | None:
     """Return whether two expressions are equal, over the reals wherever both are real.
 
     Returns:
-        ``None`` if neither could be shown.
+        ``None`` if undecided.
 
     Raises:
         LimitExceeded: A value is too large or takes too long.
         Undefined: One side has no value anywhere.
-        CannotEvaluate: One side has an operation that is not carried out here.
+        CannotEvaluate: One side has an operation that this package does not compute.
     """
     names = sorted(free_variables(gold) | free_variables(answer))
     if not names:
@@ -57,12 +57,12 @@ def equal(gold: Node, answer: Node) -> bool | None:
         return False
     if not free_variables(gold) and not _varies(answer, names):
         raise Undefined("no value")
-    # Sums and factorials need integer points; complex values count only if no real points are left.
+    # Sums and factorials need integer points. Complex values are tried only if no real point decides.
     for real_only, points in ((True, real_points(names)), (True, integer_points(names)), (False, real_points(names))):
         verdict, agreed = _at_points(gold, answer, points, real_only=real_only)
         if verdict is not True:
             return verdict
-        # Equal functions may still differ where one is undefined or steps, so special points are tried too.
+        # Functions that agree at random points may differ at special points, such as steps, so try these, too.
         if agreed >= _POINTS:
             return all(_may_agree(gold, answer, point, real_only) for point in _special_points(names))
     return None
@@ -71,7 +71,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
 def _at_points(
     gold: Node, answer: Node, points: Iterator[dict[str, Value]], *, real_only: bool
 ) -> tuple[bool | None, int]:
-    # Returns the first verdict other than "equal", and the number of points where both sides agree.
+    # Returns the first verdict that is not "equal", and the number of points at which both sides agree.
     agreed = 0
     for point in points:
         try:
@@ -98,11 +98,11 @@ def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only
             difference, scale = abs(left - right), max(abs(left), abs(right))
             if difference == 0:
                 return True
-            # A relative difference from 0 is always 1, so the difference counts as absolute here.
+            # A relative difference from 0 is always 1, so use the absolute difference here.
             if left == 0 or right == 0:
                 scale = mp.mpf(1)
             close = difference <= scale * mp.mpf(10) ** (_GUARD - digits)
-            # A clear difference needs no second evaluation; a small one may come from cancellation.
+            # A large difference needs no second evaluation; a small difference may come from cancellation.
             if digits == DIGITS and not close and difference > _CLEAR * scale:
                 return False
     return True if close else False if difference > scale * mp.mpf(10) ** (-digits // 2) else None
@@ -120,14 +120,14 @@ def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
     try:
         return evaluation.value(node)
     except Undefined:
-        # A number may pass through complex values on its way to a real one.
+        # A real number may be computed through complex intermediate values.
         if point or not real_only:
             raise
     return Evaluation(point).value(node)
 
 
 def _steps_in(node: Node, names: frozenset[str]) -> bool:
-    # A value that jumps with a variable is not determined by its values at some points.
+    # Values at some points do not determine a step function of a variable.
     return bool(names) and any(
         (isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names)
         or (isinstance(inner, Pow) and free_variables(inner.exponent) & names and _is_zero(inner.base))
@@ -158,8 +158,8 @@ def _varies(node: Node, names: list[str]) -> bool:
 
 
 def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Yield points for some names: positive ones first, then both signs. Equal names get equal points."""
-    # Seeded by the names: a verdict must not depend on the process that computes it.
+    """Yield points for some names: positive points first, then both signs. The same names give the same points."""
+    # Seed by the names: a verdict must not depend on the process that computes it.
     draw = random.Random(" ".join(names))
     for trial in range(_TRIES):
         yield {
@@ -171,14 +171,14 @@ def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def integer_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    # Small positive integers; the same for the same names.
+    # Points of small positive integers; the same names give the same points.
     draw = random.Random(" ".join(names))
     for _ in range(_TRIES):
         yield {name: Fraction(draw.randint(1, 9)) for name in names}
 
 
 def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    # Functions often differ here: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone.
+    # Points at which functions often differ: all variables 0, 1, 2, a half, or large; then each variable alone 0 or 1.
     for value in (0, 1, 2, Fraction(1, 2), 1_009, -1_009):
         yield dict.fromkeys(names, Fraction(value))
     if len(names) > 1:
@@ -188,7 +188,7 @@ def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def _same_float(gold: Node, answer: Node) -> bool:
-    # A repeating fraction equals its value as a printed floating-point number.
+    # A repeating fraction equals the floating-point number that Python prints for it.
     for exact, printed in ((gold, answer), (answer, gold)):
         if not (isinstance(printed, Num) and printed.decimals > 0):
             continue
@@ -205,7 +205,7 @@ def _same_float(gold: Node, answer: Node) -> bool:
 
 
 def renamed(gold: Node, answer: Node) -> Iterator[Node]:
-    """Yield the answer with the gold answer's names of constants, in every order."""
+    """Yield the answer with its constants renamed to the gold answer's constants, in every order."""
     wanted, given = _constants(gold, _GOLD_CONSTANT), _constants(answer, _ANSWER_CONSTANT)
     if not wanted or len(wanted) != len(given) or len(wanted) > _MOST_CONSTANTS or (wanted == given and "c_1" in given):
         return

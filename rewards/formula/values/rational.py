@@ -11,7 +11,7 @@ from mpmath import mp
 from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Num, Pow, Sym
 from turntree.rewards.formula.values.functions import Value
 
-Coefficients = tuple[Fraction, ...]  #: Coefficients by power, from 0; the last is not 0.
+Coefficients = tuple[Fraction, ...]  #: coefficients by power, from power 0; the last coefficient is not 0
 _MOST_DEGREE = 12
 _ONE: Coefficients = (Fraction(1),)
 
@@ -32,7 +32,7 @@ class Quotient(NamedTuple):
 
 
 def quotient(node: Node, name: str) -> Quotient | None:
-    """Return a tree as a quotient of polynomials in a variable; ``None`` for any other or a high degree."""
+    """Return a tree as a quotient of polynomials in a variable; ``None`` if it is none, or of high degree."""
     match node:
         case Num(value):
             return Quotient(_trimmed((value,)), _ONE)
@@ -95,7 +95,7 @@ def _divided(left: Coefficients, right: Coefficients) -> tuple[Coefficients, Coe
 
 
 def _real_roots(polynomial: Coefficients) -> list[Value]:
-    # Dividing by the common divisor with the derivative leaves each root once.
+    # Divide by the common divisor with the derivative, which leaves each root once.
     if len(polynomial) < 2:
         return []
     divisor, rest = polynomial, _trimmed(tuple(power * one for power, one in enumerate(polynomial))[1:])

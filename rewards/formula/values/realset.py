@@ -1,7 +1,7 @@
 """Sets of real numbers: intervals, unions, differences, inequalities in one variable.
 
-A set is a sorted sequence of disjoint pieces, so two sets are equal exactly if their pieces are. Sets with symbolic
-ends are not covered.
+A set is a sorted sequence of disjoint pieces, so two sets are equal exactly if their pieces are equal. Sets with
+symbolic ends are not covered.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REALS: RealSet = (Piece(-mp.inf, mp.inf, False, False),)
 
 
 def real_set(node: Node) -> RealSet | None:
-    """Return the set that a node describes; ``None`` for no set, or for symbolic ends."""
+    """Return the set that a node describes; ``None`` if it describes no set, or one with symbolic ends."""
     with mp.workdps(DIGITS):
         try:
             return _set(node)
@@ -138,7 +138,7 @@ def _set(node: Node) -> RealSet | None:
 
 
 def _integers(pieces: RealSet, domain: str) -> RealSet | None:
-    # None if the set depends on whether 0 is a natural number, which differs by country.
+    # Returns None if the set depends on whether 0 is a natural number, which differs by country.
     found: list[Piece] = []
     for piece in pieces:
         if mp.isinf(piece.low) or mp.isinf(piece.high) or piece.high - piece.low > MAX_ELEMENTS:
@@ -193,7 +193,7 @@ def _compared(left: Node, sign: str, right: Node, name: str) -> RealSet | None:
 
 
 def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
-    # The subject is linear, an absolute value or a square.
+    # Solve for a subject that is linear, an absolute value or a square.
     if isinstance(subject, Pow) and subject.exponent == Num(Fraction(2)):
         # A square is never negative.
         if bound < 0:
@@ -255,7 +255,7 @@ def _argument(subject: Node) -> Node | None:
 
 
 def _undone(subject: Node, inner: Node, sign: str, bound: Value) -> RealSet | None:
-    # A monotone function is inverted: the relation holds for its argument and the bound's preimage.
+    # Undo a monotone function: the relation holds between its argument and the preimage of the bound.
     if isinstance(subject, Call):
         base = _ends(subject.args[1])[0] if len(subject.args) > 1 else mp.e
         domain = _solved(inner, ">", mp.mpf(0))

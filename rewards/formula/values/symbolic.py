@@ -1,6 +1,7 @@
-"""Comparison by sympy, the last resort, on trees that this package built.
+"""Comparison by sympy, the last resort, of syntax trees that this package parsed.
 
-sympy gets objects and never text, because its parser runs code. A worker's deadline ends endless simplifications.
+sympy is given objects, never text, because sympy's parser runs code. The worker's deadline ends endless
+simplifications.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NAMES = {
 
 
 def equal_by_sympy(gold: Node, answer: Node) -> bool | None:
-    """Return ``True`` if the difference simplifies to 0, or only the order differs; else ``None``."""
+    """Return ``True`` if the difference simplifies to 0 or only the order differs, else ``None``."""
     if ordered(gold) == ordered(answer):
         return True
     import sympy
@@ -38,7 +39,7 @@ def equal_by_sympy(gold: Node, answer: Node) -> bool | None:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    # sympy writes exact powers out at length, so the size is bounded here.
+    # sympy computes all digits of exact powers, so bound their size here.
     import sympy
 
     exact = base.is_Rational and exponent.is_Rational

@@ -1,6 +1,6 @@
-r"""Estimates of operations left undone: integrals, derivatives, limits, infinite sums, determinants.
+r"""Estimates of unevaluated operations: integrals, derivatives, limits, infinite sums, determinants.
 
-An estimate only ever contradicts a value, and only by far more than its own error.
+An estimate can only refute a value, and only if the difference is far larger than the error of the estimate.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from turntree.rewards.limits import LimitExceeded
 
 _DIGITS = 30
 _CLEAR = mp.mpf("1e-4")  #: relative difference above which an estimate contradicts a value
-_SETTLED = mp.mpf("1e-7")  #: relative difference of two estimates below which their limit is known
+_SETTLED = mp.mpf("1e-7")  #: two estimates of a limit that differ relatively by less than this have converged
 _FAR = (10**7, 10**9)
-_NEAR_DIGITS = 300  # near a limit differences cancel: those of 33rd powers of the nearer place are left
+_NEAR_DIGITS = 300  # near a limit, subtraction cancels most digits, hence this many
 _TERMS = (200, 400)
 _EDGES = (40, 60)
 _INNER, _FROM_END = mp.mpf("0.38"), mp.mpf("5.6")
-"""Where the second partition of an integral divides a finite interval, and an infinite one."""
+"""Points at which the second partition of an integral divides a finite and an infinite interval."""
 _ONE = Num(Fraction(1))
 
 
 def contradicts(undone: Node, value: Node) -> bool:
-    r"""Return whether a side left undone clearly has another value: ``\int_0^1 x\,dx`` and 1/3."""
+    r"""Return whether an unevaluated side clearly has another value: ``\int_0^1 x\,dx`` is not 1/3."""
     names = sorted(free_variables(undone) | free_variables(value))
     point: dict[str, Value] = {name: Fraction(17 + 3 * index, 13) for index, name in enumerate(names)}
     with mp.workdps(_DIGITS):
@@ -73,7 +73,7 @@ class _Estimation(Evaluation):
         ends = [real(self.value(end)) for end in (low, high)]
         try:
             return _twice_integrated(function, ends, _divided(*ends))
-        except LimitExceeded:  # of an exponential, far away
+        except LimitExceeded:  # an exponential far from 0 exceeds the limits
             near, far = (
                 [end if mp.isfinite(end) else mp.sign(end) * edge for end in part]
                 for edge, part in zip(_EDGES, (ends, _divided(*ends)), strict=True)
@@ -83,14 +83,14 @@ class _Estimation(Evaluation):
     def _limit(self, function: Callable[[Value], Value], target: Node) -> Value:
         with mp.workdps(_NEAR_DIGITS):
             at = real(self.value(target))
-            # Two points near the limit must agree, else the limit is not known.
+            # Values at two points near the limit must agree; otherwise the limit is unknown.
             near = [mp.sign(at) * step if mp.isinf(at) else at + mp.mpf(1) / step for step in _FAR]
             values = [function(x) for x in near]
         return _settled(*values, seen=any(values))
 
 
 def _twice_integrated(function: Callable[[Value], Value], one: list[Value], other: list[Value]) -> Value:
-    # All nodes of one partition may lie beside a peak, so a second partition must agree.
+    # All points of one partition may miss a narrow peak, so a second partition must agree.
     seen = mp.mpf(0)
 
     def watched(x: Value) -> Value:
