@@ -93,7 +93,7 @@ class Parts(ABC):
     def _in_order(self, gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool | None:
         if len(gold) != len(answer):
             return False
-        # One different part makes the whole different. One undecided part leaves the rest undecided.
+        # One different part makes the whole different. One ungraded part leaves the rest ungraded.
         verdicts = [self.equal(right, ours) for right, ours in zip(gold, answer, strict=True)]
         return False if False in verdicts else None if None in verdicts else True
 

@@ -8,7 +8,7 @@ Invariant: which tokens of q are known depends on q alone, not on the drawn toke
 probability is known, but adding it to q' would accept too many tokens, which biases the result.
 
 Of the new distribution p, a scoring pass also returns only the K most probable tokens. ``align`` puts p and q over
-the same columns. Where ``align`` has to guess (impute) values of p, it reports the imputed mass. An exact rule then
+the same columns. Where ``align`` has to impute values of p, it reports the imputed mass. An exact rule then
 asks the policy for more of p's most probable tokens.
 """
 

@@ -62,8 +62,8 @@ class SwapCounts:
     received: int = 0  #: received turns that were inserted
     missed: int = 0  #: turns of other stores that were dropped before this process read them
     dropped: int = 0  #: own turns that waited too long and were dropped
-    swaps: int = 0  #: successful exchanges
-    failed: int = 0  #: failed exchanges
+    swaps: int = 0  #: successful calls
+    failed: int = 0  #: failed calls
 
 
 class SharedTurns:

@@ -1,7 +1,7 @@
 """Equality of expressions by their values: as exact fractions, else at many points in high precision.
 
 Two expressions are different if they clearly differ at a point where both are defined. They are equal if almost all
-digits agree at many points. Anything else is undecided (``None``).
+digits agree at many points. Anything else is ungraded (``None``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
     """Return whether two expressions are equal, over the reals wherever both are real.
 
     Returns:
-        ``None`` if undecided.
+        ``None`` if ungraded.
 
     Raises:
         LimitExceeded: A value is too large or takes too long.
