@@ -179,7 +179,7 @@ def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
     choice = compose(str(tmp_path / "mine.yaml"), environment).choice
     assert (choice.size, choice.algorithm, choice.speculation) == ("small", "dapo", ("tree",))
     assert choice.reuse == "same_seed"
-    shaping = block_after("docs/training.md", "add small rewards to that of the answer:")
+    shaping = block_after("docs/training.md", "add small rewards to the reward for the answer:")
     weights = dict(OmegaConf.create(shaping).turntree.rewards)
     named = [f"turntree.rewards.{name}={weight}" for name, weight in weights.items()]
     assert dict(compose(None, [*environment, *named]).settings.rewards) == weights
