@@ -93,7 +93,7 @@ def test_the_rows_shown_for_score_are_scored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "words"), enumerate(table(__file__, "refused")))
 def test_refusals_are_shown_as_they_are_said(number: int, words: list[str]) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
-    lines = ("refused by name:", "lists what becomes of each:")
+    lines = ("incompatible options and names them:", "lists what becomes of each:")
     shown = [line for one in lines for line in block_after("docs/training.md", one).splitlines()][number]
     with pytest.raises(ConfigError) as said:
         compose(None, words)
