@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.resuming.interrupted_turns import ResumeCounts, RetryingEngine, Seeds, longer, pause, reverify
+from turntree.agents.resuming.interrupted_turns import ResumeCounts, RetryingEngine, Seeds, pause, reverify
 from turntree.agents.resuming.recorded_env import RecordedEnv
 
 #: plays one episode in an environment with an engine: ``rollout`` with its other arguments bound
@@ -110,7 +109,6 @@ class InterruptedEpisode:
         partial, self._partial = self._partial, None
         if partial is not None and _same(partial[0], request):
             turn = await reverify(self._engine, request, partial[1], self.counts, trained=self._trained)
-            turn = replace(turn, token_ids=longer(partial[1], turn.token_ids)) if _aborted(turn) else turn
         else:
             turn = await self._engine.generate(request)
         if _aborted(turn):

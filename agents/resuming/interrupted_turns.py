@@ -116,10 +116,7 @@ class InterruptedTurns:
     async def _reverify(self, request: TurnRequest, before: Completion) -> Completion:
         if request.sampling.seed is None or not before.token_ids:
             return await self._engine.generate(request)
-        turn = await reverify(self._engine, request, before.token_ids, self._counts, trained=self._trained)
-        if turn.finish_reason is not FinishReason.ABORT:
-            return turn
-        return replace(turn, token_ids=longer(before.token_ids, turn.token_ids))
+        return await reverify(self._engine, request, before.token_ids, self._counts, trained=self._trained)
 
     async def _continue(self, request: TurnRequest, before: Completion) -> Completion:
         # As in verl, the new weights continue the turn after tokens that the old weights sampled.
@@ -145,6 +142,8 @@ async def reverify(
 ) -> Completion:
     """Return the turn that the engine's policy samples with the request's seed, using ``tokens`` as its draft.
 
+    An aborted turn has the tokens of the next draft (``longer``).
+
     Args:
         tokens: The turn, or its first tokens, as another policy sampled it, shape (tokens,).
         counts: Updated unless the turn is aborted.
@@ -155,7 +154,7 @@ async def reverify(
     turn = await engine.generate(replace(request, draft=tokens))
     counts.reverify_seconds += time.perf_counter() - started
     if turn.finish_reason is FinishReason.ABORT:
-        return turn
+        return replace(turn, token_ids=longer(tokens, turn.token_ids))
     kept = shared(tokens, turn.token_ids)  # length of the common prefix
     counts.reverified_turns += 1
     counts.offered += len(tokens)
