@@ -7,8 +7,9 @@ ends as a failure and is left out of training.
 from __future__ import annotations
 
 from turntree.envs.errors import UngradedAnswer
+from turntree.envs.message import Reply
 from turntree.envs.task import Task
-from turntree.rewards import EXACT, AnswerFormat, Score, score
+from turntree.rewards import EXACT, AnswerFormat, Score, final_answer, same_number, score
 from turntree.rewards.reading.thoughts import without_thoughts
 from turntree.rewards.reading.visible import without_comments, without_hidden
 
@@ -29,6 +30,13 @@ def grade_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXAC
     if result.correct is None:
         raise UngradedAnswer(f"the answer to {task.id} could not be graded ({result.status}): {result.answer!r:.200}")
     return result
+
+
+def score_final_answer(text: str, gold: str) -> Reply:
+    """End the episode with reward 1 if the text answers ``#### x`` with the gold number, else 0."""
+    answer = final_answer(visible(text))
+    correct = float(answer is not None and same_number(answer, gold))
+    return Reply(reward=correct, done=True, rewards={"correct": correct})
 
 
 def visible(text: str) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.math.calculator import one_operation_calculator
-from turntree.envs.math.gsm8k import score_final_answer
 from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
+from turntree.envs.verdict import score_final_answer
 
 OPERATORS = "+-*"
 MAX_INTERMEDIATE = 999  #: greatest absolute value of an intermediate result

@@ -13,15 +13,8 @@ from turntree.envs.math.sets import find_set
 from turntree.envs.math.tasks import repeats
 from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
-from turntree.envs.verdict import visible
-from turntree.rewards import final_answer, parse_number, same_number
-
-
-def score_final_answer(text: str, gold: str) -> Reply:
-    """End the episode with reward 1 if the text answers ``#### x`` with the gold number, else 0."""
-    answer = final_answer(visible(text))
-    correct = float(answer is not None and same_number(answer, gold))
-    return Reply(reward=correct, done=True, rewards={"correct": correct})
+from turntree.envs.verdict import score_final_answer
+from turntree.rewards import final_answer, parse_number
 
 
 class GSM8K(Env):
