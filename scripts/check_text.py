@@ -62,15 +62,16 @@ def words(table: dict[str, Any]) -> list[Word]:
 
 def uses(root: Path, table: dict[str, Any]) -> Iterator[tuple[Word, str, int, str]]:
     """Yield each use of a word: the word, the path, the line number and the line."""
+    known = words(table)
     allowed = [(re.compile(row["word"]), re.compile(row["paths"])) for row in table.get("allowed", ())]
     paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*")) if path.suffix in SUFFIXES]
     for path in (*sorted(root.glob("*.md")), root / "Makefile", *paths):
         name = path.relative_to(root).as_posix()
-        if path.is_symlink() or name in (TABLE.as_posix(),) or "/results/" in name or not path.is_file():
+        if path.is_symlink() or name == TABLE.as_posix() or "/results/" in name or not path.is_file():
             continue
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
-        for word in words(table):
+        for word in known:
             for number in word.lines(name, text):
                 line = lines[number - 1]
                 if not any(where.search(name) and which.search(line) for which, where in allowed):
