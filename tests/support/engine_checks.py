@@ -299,7 +299,7 @@ class OwnEngineChecks(EngineChecks):
         assert (after[0] - before[0], after[1]) == (2, before[1]), "this turn, and the one of the count itself"
         await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here, draft=turn))
         last = await self.settled(engine)
-        assert last[0] - after[0] == 2, "a turn that ends in the pass that verified again it is stored as well"
+        assert last[0] - after[0] == 2, "a turn that ends in the pass that re-verified it is stored as well"
         drafted = await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here))
         assert list(drafted.token_ids) == turn
         assert drafted.draft.verify_steps < 20, "all of it is drafted from the store"
