@@ -30,7 +30,17 @@ class ServeOptions(PolicyOptions):
     named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="Same as --model.", show_default=False)] = None
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs --api-key.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000
-    name: Annotated[str | None, typer.Option(help="Model name in requests; default: --model.")] = None
+    name: Annotated[
+        list[str] | None, typer.Option(help="Model name in requests; repeatable; default: --model.", show_default=False)
+    ] = None
+    wish: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Accept tool_choice or response_format without obeying it, instead of status 400; repeatable.",
+            show_default=False,
+        ),
+    ] = None
     api_key: Annotated[
         str | None, typer.Option(envvar="TURNTREE_API_KEY", help="Bearer token that requests must carry.")
     ] = None
@@ -100,8 +110,11 @@ def serve_command(options: ServeOptions) -> None:
     context = most or min(4096, positions or 4096)
     # Most settings are options of the same name; the others need a default or another type.
     names = [field.name for field in fields(GatewaySettings) if hasattr(options, field.name)]
+    served_name, *other_names = options.name or [model.name]
     converted = {
-        "model": options.name or model.name,
+        "model": served_name,
+        "other_names": tuple(other_names),
+        "wishes": tuple(wish for value in options.wish or () for wish in value.split(",")),
         "max_context": context,
         "allowed_hosts": tuple(options.allowed_hosts or ()),
         "allowed_origins": tuple(options.allowed_origins or ()),

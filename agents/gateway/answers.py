@@ -119,6 +119,8 @@ def to_dictionaries(
     for message in messages:
         role = "system" if message.role == "developer" else message.role
         entry: dict[str, Any] = {"role": role, "content": message.content}
+        if message.reasoning_content and role == "assistant":
+            entry["reasoning_content"] = message.reasoning_content
         if message.tool_calls and role == "assistant":
             entry["tool_calls"] = [
                 {"id": call.id or "", "type": "function", "function": call.function.model_dump()}

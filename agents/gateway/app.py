@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,7 +19,7 @@ from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.errors import RenderError
 from turntree.agents.gateway.answering import Answering, Plan
 from turntree.agents.gateway.answers import Dictionaries, to_dictionaries
-from turntree.agents.gateway.choices import Answer, ChatChoice, Choices, TextChoice
+from turntree.agents.gateway.choices import Answer, ChatChoice, Choices, ReadTurn, TextChoice
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.requests import read_body
 from turntree.agents.gateway.http.routes import Json, Routes
@@ -25,14 +28,20 @@ from turntree.agents.gateway.http.wire import ChatRequest, CompletionRequest, Sa
 from turntree.agents.gateway.messages.answer import ANTHROPIC, MessageAnswer
 from turntree.agents.gateway.messages.request import CountRequest, MessagesRequest
 from turntree.agents.gateway.metrics import Metrics
+from turntree.agents.gateway.responses.answer import RESPONSES, ResponseAnswer
+from turntree.agents.gateway.responses.request import LOGPROBS, ResponsesRequest
 from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_paths import SessionPaths, name_in_header
-from turntree.agents.gateway.sessions import CONTEXT_FULL, Position, Sessions
+from turntree.agents.gateway.sessions import CONTEXT_FULL, Position, Session, Sessions
 from turntree.agents.gateway.turn_text import TurnText, byte_token
+from turntree.agents.gateway.turns import SampledTurn
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.tool_format import ToolFormat
 from turntree.envs.data.json_files import half_in
+from turntree.rewards.reading.thoughts import Thought
 from turntree.spec_tree import DialogueState
+
+logger = logging.getLogger(__name__)
 
 
 class Admission:
@@ -63,7 +72,19 @@ class Admission:
             self.in_use -= turns
 
 
+_MAX_RESPONSES = 4096  #: responses that a client may name as previous
 _LONG_BODY = 1 << 15  #: bytes; a longer body is tokenised in a thread so that the event loop stays free
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dialogue:  # a request of one of the APIs with sessions, as a chat
+    body: ChatRequest
+    answer: Callable[[list[ChatChoice], int], Answer]  #: called with the choices and the number of prompt tokens
+    thoughts: Thought | None = None  #: marks of thoughts, if the API has a field for thoughts
+    ignored: Iterable[str] = ()  #: fields without effect, to be logged
+    session_id: str | None = None  #: session to continue, unless the request names another one
+    #: called with the session and each finished turn as a message
+    keep: Callable[[Session, Mapping[str, Any]], object] = lambda session, replied: None
 
 
 class Gateway:
@@ -80,6 +101,8 @@ class Gateway:
         self.admission = Admission(settings.max_requests)
         self.metrics = Metrics()
         self._renderer = renderer
+        self._responses: OrderedDict[str, tuple[str, Dictionaries]] = OrderedDict()  #: id -> session, dialogue
+        self._names = (settings.model, *settings.other_names)
         self._byte = byte_token(renderer.tokenizer)
         self._tools = ToolFormat(renderer, settings.tool_format)
         self._answering = Answering(engine=engine, metrics=self.metrics, seconds=settings.seconds)
@@ -88,6 +111,7 @@ class Gateway:
             most=settings.max_sessions,
             seconds=settings.session_seconds,
             ended=lambda session, why: self.paths.close(session, why),
+            resembles=self._log_resemblance,
             clock=time.monotonic,
         )
         record = None
@@ -101,18 +125,54 @@ class Gateway:
         body = read(ChatRequest, raw)
 
         def answer(choices: list[ChatChoice], prompt: int) -> Answer:
-            return Choices("chat.completion", self.settings.model, choices, **_streamed(body))
+            return Choices("chat.completion", body.model, choices, **_streamed(body))
 
-        return await self._chat(http, raw, body, answer)
+        return await self._answer(http, raw, _Dialogue(body=body, answer=answer))
 
     async def messages(self, http: Request) -> Response:
         raw = await self._body(http)
         body = read(MessagesRequest, raw)
 
         def answer(choices: list[ChatChoice], prompt: int) -> Answer:
-            return MessageAnswer(self.settings.model, choices[0], prompt=prompt, most=body.max_tokens)
+            return MessageAnswer(body.model, choices[0], prompt=prompt, most=body.max_tokens, thinks=body.thinks)
 
-        return await self._chat(http, raw, body.chat(), answer)
+        thoughts = self._renderer.template.thought
+        dialogue = _Dialogue(body=body.chat(), answer=answer, thoughts=thoughts, ignored=body.ignored())
+        return await self._answer(http, raw, dialogue)
+
+    async def responses(self, http: Request) -> Response:
+        raw = await self._body(http)
+        body, name = read(ResponsesRequest, raw), f"resp_{uuid.uuid4().hex}"
+        session_id, messages = None, body.messages()
+        if body.previous_response_id is not None:
+            session_id, before = self._previous(body.previous_response_id)
+            messages = [*before, *messages]
+
+        def answer(choices: list[ChatChoice], prompt: int) -> Answer:
+            tokenizer = self._renderer.tokenizer if LOGPROBS in (body.include or ()) else None
+            return ResponseAnswer(name, body, choices[0], tokenizer=tokenizer)
+
+        def keep(session: Session, replied: Mapping[str, Any]) -> None:
+            if body.store is not False:
+                self._responses[name] = session.id, [*messages, dict(replied)]
+                if len(self._responses) > _MAX_RESPONSES:
+                    self._responses.popitem(last=False)
+
+        dialogue = _Dialogue(
+            body=body.chat(messages),
+            answer=answer,
+            thoughts=self._renderer.template.thought,
+            ignored=body.ignored(),
+            session_id=session_id,
+            keep=keep,
+        )
+        return await self._answer(http, raw, dialogue)
+
+    def _previous(self, name: str) -> tuple[str, Dictionaries]:
+        if (known := self._responses.get(name)) is None:
+            problem = f"unknown response {name!r:.80}; send the whole dialogue in input, without previous_response_id"
+            raise ApiError(400, problem, param="previous_response_id", code="previous_response_not_found")
+        return known
 
     async def count_tokens(self, http: Request) -> Response:
         raw = await self._body(http)
@@ -121,19 +181,22 @@ class Gateway:
         position, tools = self._position(http, body)
         return Json({"input_tokens": len(await self._off_loop(raw, lambda: self._prompt(position, tools)))})
 
-    def _position(self, http: Request, body: ChatRequest) -> tuple[Position, Dictionaries]:
+    def _position(
+        self, http: Request, body: ChatRequest, session_id: str | None = None
+    ) -> tuple[Position, Dictionaries]:
         messages, tools = to_dictionaries(body.messages, body.tools)
-        session_id = self.settings.session or name_in_header(http, "X-Session-Id")
+        session_id = self.settings.session or name_in_header(http, "X-Session-Id") or session_id
         task_id = self.settings.task_id or name_in_header(http, "X-Task-Id")
         return self.sessions.find(messages, tools, session_id=session_id, task_id=task_id), tools
 
-    async def _chat(
-        self, http: Request, raw: bytes, body: ChatRequest, answer: Callable[[list[ChatChoice], int], Answer]
-    ) -> Response:
+    async def _answer(self, http: Request, raw: bytes, dialogue: _Dialogue) -> Response:
+        body = dialogue.body
         self._check_model(body)
+        self._check_wishes(body)
         with ExitStack() as held:
             held.enter_context(self.admission.enter(body.n))
-            position, tools = self._position(http, body)
+            position, tools = self._position(http, body, dialogue.session_id)
+            self._log_ignored(position.session, dialogue.ignored)
             held.enter_context(self.sessions.using(position))
             prompt = await self._off_loop(raw, lambda: self._prompt(position, tools))
             sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0, first=position.first_prompt)
@@ -142,24 +205,51 @@ class Gateway:
                 ChatChoice(
                     index,
                     self._text(body, special_tokens=parses and self._tools.special_tokens),
-                    parser=self._tools.parser(tools) if parses else None,
-                    openings=self._tools.openings(tools) if parses else (),
+                    calls=(self._tools.parser(tools), self._tools.openings(tools)) if parses else None,
                     opened=self._renderer.template.opened,
+                    thoughts=dialogue.thoughts,
                     several=body.parallel_tool_calls is not False,
                     tokenizer=self._renderer.tokenizer if body.logprobs else None,
                 )
                 for index in range(body.n)
             ]
             plan = Plan(
-                answer=answer(choices, len(prompt)),
+                answer=dialogue.answer(choices, len(prompt)),
                 requests=_turn_requests(prompt, sampling, body.n, _state(prompt, position, self.settings.env_id)),
                 stream=bool(body.stream),
-                on_turn=lambda index, turn: self.paths.keep(
-                    self.sessions.add(position, turn, *choices[index].parsed(turn)).session
-                ),
+                on_turn=lambda index, turn: dialogue.keep(*self._keep(position, turn, choices[index].parsed(turn))),
                 headers={"X-Session-Id": position.session.id},
             )
             return await self._answering.answer(http, plan, held.pop_all())
+
+    def _keep(self, position: Position, turn: SampledTurn, parsed: ReadTurn) -> tuple[Session, Mapping[str, Any]]:
+        content, thought, calls, ids = parsed
+        node = self.sessions.add(position, turn, content, calls, ids, thought=thought)
+        self.paths.keep(node.session)
+        return node.session, node.replied
+
+    def _check_wishes(self, body: ChatRequest) -> None:
+        for field, problem in body.wishes():
+            if field not in self.settings.wishes:
+                hint = f"or start the server with --wish {field}, which accepts the field without obeying it"
+                raise ApiError(400, f"{problem}; leave the field out, {hint}", param=field, code="unsupported_value")
+            self.metrics.add("wishes_total", field=field)
+
+    @staticmethod
+    def _log_ignored(session: Session, fields: Iterable[str]) -> None:
+        for field in fields:
+            if field not in session.ignored:
+                session.ignored.add(field)
+                logger.warning("session %s: the field %s has no effect on this server", session.id, field)
+
+    def _log_resemblance(self, new: str, old: str) -> None:
+        self.metrics.add("sessions_resembling_total")
+        logger.warning(
+            "the new session %s resembles session %s, whose history its client may have changed; a reward for one of "
+            "them does not reach the other; to keep them in one session, send the header X-Session-Id",
+            new,
+            old,
+        )
 
     async def complete(self, http: Request) -> Response:
         raw = await self._body(http)
@@ -175,17 +265,17 @@ class Gateway:
                 )
             tokenizer = self._renderer.tokenizer if body.logprobs is not None else None
             choices = [TextChoice(index, self._text(body), tokenizer) for index in range(len(requests))]
-            answer = Choices("text_completion", self.settings.model, choices, **_streamed(body))
+            answer = Choices("text_completion", body.model, choices, **_streamed(body))
             plan = Plan(answer=answer, requests=requests, stream=bool(body.stream))
             return await self._answering.answer(http, plan, held.pop_all())
 
     async def models(self, http: Request) -> Response:
-        return Json({"object": "list", "data": [self._model()]})
+        return Json({"object": "list", "data": [self._model(name) for name in self._names]})
 
     async def one_model(self, http: Request) -> Response:
-        if (name := http.path_params["name"]) != self.settings.model:
+        if (name := http.path_params["name"]) not in self._names:
             raise self._no_model(name)
-        return Json(self._model())
+        return Json(self._model(name))
 
     async def health(self, http: Request) -> Response:
         closing = self.admission.closing
@@ -199,16 +289,16 @@ class Gateway:
         return await read_body(http, most=self.settings.max_body, seconds=self.settings.read_seconds)
 
     def _check_model(self, body: SamplingFields) -> None:
-        if body.model != self.settings.model:
+        if body.model not in self._names:
             raise self._no_model(body.model)
 
     def _no_model(self, name: str) -> ApiError:
         problem = f"unknown model {name!r:.80}; this server's model is {self.settings.model!r}"
-        return ApiError(404, problem, param="model", code="model_not_found")
+        hint = f"; to accept the name, start the server with another --name {name:.80}"
+        return ApiError(404, problem + hint, param="model", code="model_not_found")
 
-    def _model(self) -> dict[str, Any]:
+    def _model(self, name: str) -> dict[str, Any]:
         size = self.settings.max_context
-        name = self.settings.model
         return {"id": name, "object": "model", "created": self._created, "owned_by": "turntree", "max_model_len": size}
 
     async def _off_loop(self, raw: bytes, work: Callable[[], Any]) -> Any:
@@ -256,8 +346,9 @@ class Gateway:
         if token_limit < 1:
             raise ApiError(
                 400,
-                f"the prompt has {prompt} tokens, and the model's context length is {self.settings.max_context}; "
-                "shorten the prompt",
+                # Anthropic's clients look for the first words, OpenAI's for "maximum context length".
+                f"prompt is too long: {prompt} tokens; the maximum context length is {self.settings.max_context} "
+                "tokens; shorten the prompt",
                 param="messages" if isinstance(body, ChatRequest) else "prompt",
                 code=CONTEXT_FULL,
             )
@@ -297,6 +388,7 @@ def make_app(gateway: Gateway) -> Starlette:
     routes = Routes(gateway.settings, answered=answered, gone=metrics.add_gone)
     routes.add("/v1/chat/completions", gateway.chat, method="POST")
     routes.add("/v1/completions", gateway.complete, method="POST")
+    routes.add("/v1/responses", gateway.responses, method="POST", dialect=RESPONSES)
     routes.add("/v1/messages", gateway.messages, method="POST", dialect=ANTHROPIC)
     routes.add("/v1/messages/count_tokens", gateway.count_tokens, method="POST", dialect=ANTHROPIC)
     routes.add("/v1/models", gateway.models, method="GET")

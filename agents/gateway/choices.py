@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,6 +11,7 @@ from turntree.agents.gateway.turn_text import TurnText, settled
 from turntree.agents.gateway.turns import SampledTurn
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import ParsedTurn, ToolParser
+from turntree.rewards.reading.thoughts import Thought
 
 
 class Answer(Protocol):
@@ -68,9 +70,28 @@ class Choice(ABC):
 
 
 class ReadTurn(NamedTuple):
-    content: str  #: text without the tool calls
+    content: str  #: text without the tool calls, and without ``thought``
+    thought: str  #: the thought at the start of the turn; empty if the API has no field for thoughts
     calls: tuple[ToolCall, ...]
     ids: list[str]  #: tool call ids, by which the client sends results
+
+
+class Piece(NamedTuple):  # what is new since the last piece of a stream
+    thought: str
+    text: str
+
+
+def split_thought(text: str, marks: Thought, *, ended: bool) -> tuple[str, str]:
+    """Split a turn, or its first tokens, into the thought at its start and the text after that thought.
+
+    Both parts of an unfinished turn are prefixes of the same part of the finished turn.
+    """
+    start = text.lstrip()
+    if not start.startswith(marks.begin):
+        # Hold back the first characters of a begin marker.
+        return "", "" if not ended and marks.begin.startswith(start) else text
+    thought, end, rest = start[len(marks.begin) :].partition(marks.end)
+    return (thought if end or ended else settled(thought, [marks.end])).strip(), rest.lstrip()
 
 
 class Choices:
@@ -140,9 +161,9 @@ class ChatChoice(Choice):
     """One choice of a chat completion.
 
     Args:
-        parser: Parses tool calls; ``None`` treats the whole turn as content.
-        openings: Strings that may start a tool call.
+        calls: Parser of tool calls, and strings that may start a call; ``None`` treats the whole turn as content.
         opened: Marker that starts a thought, if the prompt already ends with that marker; else empty.
+        thoughts: Markers of thoughts to separate from the content; ``None`` leaves thoughts in the content.
         several: Whether all tool calls of a turn are returned, or only the first one.
     """
 
@@ -151,16 +172,17 @@ class ChatChoice(Choice):
         index: int,
         text: TurnText,
         *,
-        parser: ToolParser | None = None,
-        openings: tuple[str, ...] = (),
+        calls: tuple[ToolParser, tuple[str, ...]] | None = None,
         opened: str = "",
+        thoughts: Thought | None = None,
         several: bool = True,
         tokenizer: Any = None,
     ) -> None:
         super().__init__(index, text, tokenizer)
-        self._parser, self._several = parser, several
-        self._marks = text.stops + openings
-        self._opened = opened
+        self._parser, openings = calls or (None, ())
+        self._marks, self._several = text.stops + openings, several
+        self._opened, self._thoughts = opened, thoughts
+        self._thought_shown = 0
         self._parsed: ReadTurn | None = None
 
     def parsed(self, turn: SampledTurn) -> ReadTurn:
@@ -168,31 +190,52 @@ class ChatChoice(Choice):
             whole = self._opened + turn.text
             parsed_turn = ParsedTurn(content=whole) if self._parser is None else self._parser.parse(whole)
             calls = parsed_turn.calls if self._several else parsed_turn.calls[:1]
-            content = parsed_turn.content.removeprefix(self._opened.strip()).strip() if calls else turn.text
-            self._parsed = ReadTurn(content, calls, answers.call_ids(calls))
+            thought = ""
+            if self._thoughts is not None:
+                content = parsed_turn.content if calls else whole
+                thought, content = split_thought(content, self._thoughts, ended=True)
+                content = content.strip() if calls else content
+            else:
+                content = parsed_turn.content.removeprefix(self._opened.strip()).strip() if calls else turn.text
+            self._parsed = ReadTurn(content, thought, calls, answers.call_ids(calls))
         return self._parsed
+
+    def thought_tokens(self, turn: SampledTurn) -> int:
+        """Return how many of the turn's tokens belong to its thought, including the end marker."""
+        if not self.parsed(turn).thought:
+            return 0
+        assert self._thoughts is not None, "otherwise nothing is separated"
+        tokens, end = turn.completion.token_ids, self._thoughts.end
+        return bisect_left(range(len(tokens)), True, key=lambda count: end in self.text.decode(tokens[:count]))
 
     def first(self) -> Iterator[dict[str, Any]]:
         yield self._piece({"role": "assistant", "content": ""})
 
-    def shown(self) -> str:
+    def shown(self) -> Piece:
         # Hold back text that later tokens may complete to a stop string or a tool call, and white space before a call.
-        text = settled(self.text.text, self._marks)
+        thought, text = "", settled(self.text.text, self._marks)
+        if self._thoughts is not None:
+            thought, text = split_thought(self._opened + text, self._thoughts, ended=False)
         if self._parser is not None:
             text = text.rstrip() if text.strip() == text.rstrip() else ""
-        return self._next(text)
+        return self._new(thought, text)
 
-    def rest(self, turn: SampledTurn) -> str:
-        return self._next(self.parsed(turn).content)
+    def rest(self, turn: SampledTurn) -> Piece:
+        parsed = self.parsed(turn)
+        return self._new(parsed.thought, parsed.content)
+
+    def _new(self, thought: str, text: str) -> Piece:
+        new, self._thought_shown = thought[self._thought_shown :], max(self._thought_shown, len(thought))
+        return Piece(new, self._next(text))
 
     def update(self) -> Iterator[dict[str, Any]]:
-        if piece := self.shown():
-            yield self._piece({"content": piece})
+        if text := self.shown().text:
+            yield self._piece({"content": text})
 
     def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
-        if piece := self.rest(turn):
-            yield self._piece({"content": piece})
-        calls = answers.message(*self.parsed(turn)).get("tool_calls", ())
+        if text := self.rest(turn).text:
+            yield self._piece({"content": text})
+        calls = self._message(turn).get("tool_calls", ())
         for number, call in enumerate(calls):
             yield self._piece({"tool_calls": [{"index": number, **call}]})
         yield self._piece({}) | self._ended(turn)
@@ -200,9 +243,13 @@ class ChatChoice(Choice):
     def whole(self, turn: SampledTurn) -> dict[str, Any]:
         return {
             "index": self._index,
-            "message": answers.message(*self.parsed(turn)) | {"refusal": None},
+            "message": self._message(turn) | {"refusal": None},
             **self._ended(turn),
         }
+
+    def _message(self, turn: SampledTurn) -> dict[str, Any]:
+        parsed = self.parsed(turn)
+        return answers.message(parsed.content, parsed.calls, parsed.ids)
 
     def _piece(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}

@@ -6,6 +6,7 @@ from collections import Counter
 from turntree.agents.gateway.turns import SampledTurn
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_LABELLED = ("requests_total", "sessions_ended_total", "wishes_total")  #: shown only with labels
 _HELP = {
     "requests_total": "Requests by path and status.",
     "clients_gone_total": "Requests whose client disconnected before the response.",
@@ -17,6 +18,8 @@ _HELP = {
     "verify_steps_total": "Forward passes that sampled, summed over turns.",
     "sessions_ended_total": "Ended sessions by reason.",
     "episodes_total": "Dialogues of ended sessions.",
+    "sessions_resembling_total": "New sessions that resemble a live session whose history the client may have changed.",
+    "wishes_total": "Requests with a field that was accepted and not obeyed, by field.",
     "turns_running": "Turns being sampled or queued.",
     "sessions": "Live sessions.",
     "request_seconds": "Time to respond.",
@@ -67,7 +70,7 @@ class Metrics:
                 by_labels = {
                     labels: count for (counter, labels), count in sorted(self.counts.items()) if counter == name
                 }
-                samples = by_labels or ({"": 0} if name not in ("requests_total", "sessions_ended_total") else {})
+                samples = by_labels or ({"": 0} if name not in _LABELLED else {})
                 lines += [
                     f"turntree_{name}{{{labels}}} {n}" if labels else f"turntree_{name} {n}"
                     for labels, n in samples.items()

@@ -22,6 +22,7 @@ from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.turns import SampledTurn
 from turntree.envs.failure import describe
 from turntree.envs.message import ToolCall
+from turntree.rewards.reading.thoughts import may_think, without_thoughts
 
 _MAX_ENDED = 4096  #: ended sessions to remember; requests that name one of them are refused
 CONTEXT_FULL = "context_length_exceeded"  #: error code if a prompt leaves no token for an answer
@@ -54,6 +55,8 @@ class Session:
     id: str
     task_id: str  #: key of the draft store: turns of the same task serve as drafts
     nodes: list[Node] = field(default_factory=list)  #: turns in the order in which they ended
+    begins: str = ""  #: content of the first user message
+    ignored: set[str] = field(default_factory=set)  #: request fields that the log has already named as ignored
     running: int = 0  #: requests in progress
     used: float = 0.0  #: time of the last request
     failure: str = ""  #: one line on why the last request failed; empty if it was answered
@@ -87,14 +90,23 @@ class Sessions:
         seconds: Time after which an idle session ends.
         ended: Called with a session that was idle too long, or that ends to make room for another one, and the reason.
             If the call raises ``ApiError``, the session stays live.
+        resembles: Called with the ids of a new session and of the live session whose history its client seems to have
+            changed.
     """
 
     def __init__(
-        self, *, most: int, seconds: float, ended: Callable[[Session, str], object], clock: Callable[[], float]
+        self,
+        *,
+        most: int,
+        seconds: float,
+        ended: Callable[[Session, str], object],
+        resembles: Callable[[str, str], object],
+        clock: Callable[[], float],
     ) -> None:
         self.live: OrderedDict[str, Session] = OrderedDict()  #: sessions by name; the longest idle session is first
         self.full = False  #: whether a request was refused because its dialogue had no token left
         self._max_sessions, self._seconds, self._report, self._clock = most, seconds, ended, clock
+        self._resembles = resembles
         self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)
         self._ended: OrderedDict[str, None] = OrderedDict()
 
@@ -118,13 +130,18 @@ class Sessions:
         for end in range(len(messages), 0, -1):
             if messages[end - 1]["role"] != "assistant":
                 continue
-            node = self._continued_node(keys[end], messages[end - 1], session_id, task_id)
+            node = self._continued_node(keys[end], messages[:end], session_id, task_id)
             if node is not None:
                 return Position(session=node.session, parent=node, given=messages[end:], key=keys[-1])
         if session is None:
             self._free_session()
             name = session_id or f"session-{uuid.uuid4().hex}"
-            session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}")
+            begins = first_message(messages)
+            session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}", begins=begins)
+            if session_id is None and any(message["role"] == "assistant" for message in messages):
+                resembled = [other.id for other in self.live.values() if other.begins == begins and other.nodes]
+                if resembled:
+                    self._resembles(session.id, resembled[-1])
         return Position(session=session, parent=None, given=messages, key=keys[-1])
 
     @contextmanager
@@ -153,12 +170,21 @@ class Sessions:
                 self.live.pop(session.id, None)
 
     def add(
-        self, position: Position, turn: SampledTurn, content: str, calls: Sequence[ToolCall], ids: Sequence[str]
+        self,
+        position: Position,
+        turn: SampledTurn,
+        content: str,
+        calls: Sequence[ToolCall],
+        ids: Sequence[str],
+        *,
+        thought: str = "",
     ) -> Node:
         """Add a turn sampled at a position that ``using`` holds."""
         session = self.live[position.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]
-        replied = {"role": "assistant", "content": content, **({"tool_calls": entries} if entries else {})}
+        replied: dict[str, Any] = {"role": "assistant", "content": content}
+        replied |= {"reasoning_content": thought} if thought else {}
+        replied |= {"tool_calls": entries} if entries else {}
         node = Node(
             session=session,
             parent=position.parent,
@@ -212,15 +238,17 @@ class Sessions:
             raise ApiError(409, f"session {session_id!r:.80} has ended; start another session", code="session_ended")
 
     def _continued_node(
-        self, key: bytes, message: Mapping[str, Any], session_id: str | None, task_id: str | None
+        self, key: bytes, messages: Sequence[Mapping[str, Any]], session_id: str | None, task_id: str | None
     ) -> Node | None:
-        matching = self._by_key.get(key, ())
+        matching = self._by_key.get(key, [])
+        if any(thought_in(message) for message in messages):
+            matching = [node for node in matching if _keeps_thoughts(node, messages)]
         if session_id is not None:
             matching = [node for node in matching if node.session.id == session_id]
         elif task_id is not None:
             matching = [node for node in matching if node.session.task_id == task_id]
         # Prefer the turn with the same call ids: equal dialogues of parallel clients differ only in the ids.
-        nodes = [node for node in matching if ids_of(node.replied) == ids_of(message)] or matching
+        nodes = [node for node in matching if ids_of(node.replied) == ids_of(messages[-1])] or matching
         unused = (node for node in nodes if not node.children and not node.claims)
         return next(unused, nodes[-1] if nodes else None)
 
@@ -294,8 +322,8 @@ def key_of(*parts: bytes | str) -> bytes:
 def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
     """Return a key for every prefix of a dialogue, shape (messages + 1,).
 
-    Two prefixes share a key if their messages and tools are equal. Tool call ids, which some clients rewrite, and
-    fields added by clients are ignored.
+    Two prefixes share a key if their messages and tools are equal. The key ignores what some clients rewrite or leave
+    out: tool call ids, fields of their own, thoughts (see ``_keeps_thoughts``), and white space around an answer.
     """
     keys = [key_of(canonical_json(list(tools)))]
     for message in messages:
@@ -305,7 +333,33 @@ def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, An
 
 def next_key(key: bytes, message: Mapping[str, Any]) -> bytes:
     calls = [canonical_call(call) for call in message.get("tool_calls", ())]
-    return key_of(key, str(message["role"]), str(message["content"]), *calls)
+    content = str(message["content"])
+    if message["role"] == "assistant":
+        content = (without_thoughts(content)[0] if may_think(content) else content).strip()
+    return key_of(key, str(message["role"]), content, *calls)
+
+
+def thought_in(message: Mapping[str, Any]) -> str:
+    """Return the thought of an assistant's message, from its own field or from the content."""
+    if message["role"] != "assistant":
+        return ""
+    thought, content = message.get("reasoning_content") or "", str(message["content"])
+    return str(thought or (without_thoughts(content)[1] if may_think(content) else "")).strip()
+
+
+def _keeps_thoughts(node: Node, messages: Sequence[Mapping[str, Any]]) -> bool:
+    # A client may leave a thought out, but a changed thought is a changed history.
+    sampled: list[Mapping[str, Any]] = []
+    at: Node | None = node
+    while at is not None:
+        sampled += [at.replied, *reversed(at.given)]
+        at = at.parent
+    pairs = zip(messages, reversed(sampled), strict=True)
+    return all(thought_in(sent) in ("", thought_in(own)) for sent, own in pairs)
+
+
+def first_message(messages: Sequence[Mapping[str, Any]]) -> str:
+    return next((str(message["content"]) for message in messages if message["role"] == "user"), "")
 
 
 def ids_of(message: Mapping[str, Any]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class TurnText:
     """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = (), *, byte: int | None = None) -> None:
-        self._decode, self._byte = decode, byte
+        self.decode, self._byte = decode, byte
         self.stops = tuple(stops)
         self.tokens: list[int] = []  #: up to the token that completed a stop string
         self.text = ""  #: the part that later tokens cannot change, without the stop string
@@ -60,29 +60,29 @@ class TurnText:
         else:
             self.tokens += tokens
         if not self.stopped:
-            whole = self._decode(self.tokens)
+            whole = self.decode(self.tokens)
             # Decoding the whole turn changed text that was already sent, so continue from the sent text.
             if not whole.startswith(self.text):
-                whole = self._done + self._decode(self.tokens[self._from :])[self._skip :]
+                whole = self._done + self.decode(self.tokens[self._from :])[self._skip :]
             if not self._find_stop(whole):
                 self.text = whole
 
     def _decode_last(self) -> None:
         window = self.tokens[self._from :]
-        decoded = self._decode(window)
+        decoded = self.decode(window)
         # A trailing U+FFFD may be the first bytes of a character whose other bytes have not arrived.
         whole = decoded.rstrip(_REPLACEMENT)
         if self._find_stop(self._done + whole[self._skip :]):
             return
         # If another byte can still change the text (see ``byte_token``), keep only the part that it does not change.
         if self._byte is not None:
-            whole = _common_prefix(whole, self._decode([*window, self._byte]))
+            whole = _common_prefix(whole, self.decode([*window, self._byte]))
         self.text = self._done + whole[self._skip :]
         # Move the window forward, but only at a character boundary.
         if whole == decoded and len(decoded) > self._skip and len(self.tokens) - self._read >= _WINDOW:
             self._done = self.text
             self._from, self._read = self._read, len(self.tokens)
-            self._skip = len(self._decode(self.tokens[self._from :]))
+            self._skip = len(self.decode(self.tokens[self._from :]))
 
     def _find_stop(self, text: str) -> bool:
         matches = [(start, stop) for stop in self.stops if (start := text.find(stop)) >= 0]

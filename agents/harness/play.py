@@ -14,7 +14,7 @@ from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import PROGRAM_ERROR
 from turntree.agents.gateway.app import Gateway
-from turntree.agents.gateway.http.settings import GatewaySettings
+from turntree.agents.gateway.http.settings import WISHES, GatewaySettings
 from turntree.agents.gateway.session_episodes import dialogues, episode_of
 from turntree.agents.gateway.sessions import Session
 from turntree.agents.harness.front import admitted
@@ -99,6 +99,8 @@ class ProgramPlay(EpisodeDriver):
             session_seconds=float("inf"),
             task_id=self.task_id,
             env_id=self.env_id,
+            # A program cannot choose the server's options, and would fail in every episode.
+            wishes=WISHES,
         )
 
     def _without_answer(self, failed: Exception | None, turns_full: bool, tokens_full: bool) -> StopReason:

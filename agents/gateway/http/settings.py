@@ -8,6 +8,7 @@ from turntree.agents.errors import UsageError
 from turntree.envs.parsers import get_parser
 
 NEEDS_KEY = "can be reached from other machines and needs --api-key; without a key, listen on 127.0.0.1"
+WISHES = ("tool_choice", "response_format")  #: fields that constrain what is sampled
 ENV_ID = "gateway"  #: environment id of all sessions
 
 
@@ -16,7 +17,11 @@ class GatewaySettings:
     """The model that a gateway serves, who may send requests, and the limits."""
 
     model: str
-    """Model name in requests."""
+    """Model name in requests and answers."""
+    other_names: tuple[str, ...] = ()
+    """Further names under which clients may request the model, such as those of an agent's smaller models."""
+    wishes: tuple[str, ...] = ()
+    """Fields of ``WISHES`` that are accepted and counted, but not obeyed; otherwise such a request gets status 400."""
     max_context: int
     """Most tokens of prompt and response together."""
     host: str = "127.0.0.1"
@@ -63,6 +68,8 @@ class GatewaySettings:
         for name in ("seconds", "read_seconds", "session_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"GatewaySettings.{name} must be positive, got {getattr(self, name)}")
+        if unknown := [wish for wish in self.wishes if wish not in WISHES]:
+            raise UsageError(f"--wish takes {' and '.join(WISHES)}, got {', '.join(unknown)!r:.80}")
         if self.tool_format is not None:
             get_parser(self.tool_format)
         if self.api_key is None and not is_own(self.host):

@@ -5,7 +5,7 @@ Invariant: a field that would change the answer and cannot be honoured is refuse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -71,6 +71,7 @@ Top = Annotated[int, whole(0, 20)]  #: number of most probable tokens to return
 
 Body = TypeVar("Body", bound=BaseModel)
 MANY = 4096
+_CHOICES = ("none", "auto", "required")
 
 
 def read(model: type[Body], body: bytes | dict[str, Any]) -> Body:
@@ -104,7 +105,8 @@ def _content(value: Any) -> str:
             raise ValueError(
                 f'this model reads only text: expected parts {{"type": "text", "text": ...}}, got {part!r:.80}'
             )
-    return "".join(part["text"] for part in value)
+    # A separator, so that the last word of one part and the first word of the next stay apart.
+    return "\n".join(part["text"] for part in value)
 
 
 def _arguments(value: Any) -> dict[str, Any]:
@@ -118,6 +120,15 @@ def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise ValueError(f"expected a JSON object as a string, got {value!r:.80}")
     return arguments
+
+
+def _choice(value: Any) -> Any:
+    if isinstance(value, dict) and isinstance(value.get("function", {}).get("name"), str):
+        return "required"
+    if value not in (None, *_CHOICES):
+        expected = 'expected "none", "auto", "required" or {"type": "function", "function": {"name": ...}}'
+        raise ValueError(f"{expected}, got {value!r:.80}")
+    return value
 
 
 class Strict(BaseModel):
@@ -150,9 +161,26 @@ class Call(Loose):
 class WireMessage(Loose):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = ""
+    reasoning_content: str | None = None
     name: str | None = None
     tool_calls: list[Call] | None = Field(default=None, max_length=128)
     tool_call_id: str | None = None
+    function_call: None = None
+
+    @field_validator("function_call", mode="before")
+    @classmethod
+    def _refuse_old_calls(cls, value: Any) -> Any:
+        if value is not None:
+            raise ValueError("the field function_call is no longer supported; send the call in tool_calls")
+        return value
+
+    @field_validator("tool_calls")
+    @classmethod
+    def _distinct_ids(cls, calls: list[Call] | None) -> list[Call] | None:
+        ids = [call.id for call in calls or () if call.id]
+        if len({*ids}) < len(ids):
+            raise ValueError(f"expected calls with distinct ids, got {ids!r:.80}")
+        return calls
 
 
 class Described(Loose):
@@ -224,7 +252,7 @@ class SamplingFields(Fields):
 class ChatRequest(SamplingFields):
     messages: list[WireMessage] = Field(min_length=1, max_length=MANY)
     tools: list[WireTool] | None = Field(None, max_length=128)
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Annotated[str | None, BeforeValidator(_choice)] = None
     parallel_tool_calls: bool | None = None
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
@@ -236,21 +264,16 @@ class ChatRequest(SamplingFields):
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
 
-    @field_validator("tool_choice", mode="before")
+    @field_validator("messages")
     @classmethod
-    def _free_choice(cls, value: Any) -> Any:
-        if value == "required" or isinstance(value, dict):
-            raise ValueError(
-                'forced tool calls are not supported: expected "auto" or "none"; name the tool in a message'
-            )
-        return value
-
-    @field_validator("response_format")
-    @classmethod
-    def _text_only(cls, value: dict[str, Any] | None) -> Any:
-        if value is not None and value.get("type") != "text":
-            raise ValueError(f'constrained output is not supported: expected {{"type": "text"}}, got {value!r:.80}')
-        return value
+    def _results_follow_calls(cls, messages: list[WireMessage]) -> list[WireMessage]:
+        made: set[str | None] = {None, ""}
+        for number, message in enumerate(messages):
+            made.update(call.id for call in message.tool_calls or ())
+            if message.role == "tool" and message.tool_call_id not in made:
+                expected = "expected tool_call_id to be the id of a call in an earlier message"
+                raise ValueError(f"message {number}: {expected}, got {message.tool_call_id!r:.80}")
+        return messages
 
     @field_validator("top_logprobs")
     @classmethod
@@ -262,6 +285,14 @@ class ChatRequest(SamplingFields):
     @property
     def most(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    def wishes(self) -> Iterator[tuple[str, str]]:
+        """Yield the fields that constrain what is sampled, each with the reason why the gateway cannot obey it."""
+        if self.tool_choice not in (None, "none", "auto"):
+            yield "tool_choice", "forced tool calls are not supported: expected auto or none"
+        if self.response_format is not None and self.response_format.get("type") != "text":
+            expected = f'expected {{"type": "text"}}, got {self.response_format!r:.80}'
+            yield "response_format", f"constrained output is not supported: {expected}"
 
 
 class CompletionRequest(SamplingFields):

@@ -6,13 +6,14 @@ from typing import Any
 
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.gateway.answers import call_arguments
-from turntree.agents.gateway.choices import ChatChoice
+from turntree.agents.gateway.choices import ChatChoice, Piece
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.event_stream import Dialect, data_line
 from turntree.agents.gateway.turn_text import TurnText
 from turntree.agents.gateway.turns import SampledTurn
 
 Event = dict[str, Any]
+_SIGNATURE = "turntree"  #: clients require a signature, and send it back
 _ERRORS = {
     401: "authentication_error",
     403: "permission_error",
@@ -41,22 +42,26 @@ ANTHROPIC = Dialect(event=_named_event, end=b"", refusal=_refusal)
 class MessageAnswer:
     dialect = ANTHROPIC
 
-    def __init__(self, model: str, choice: ChatChoice, *, prompt: int, most: int) -> None:
-        self._choice, self._prompt, self._most = choice, prompt, most
+    def __init__(self, model: str, choice: ChatChoice, *, prompt: int, most: int, thinks: bool = False) -> None:
+        self._choice, self._prompt, self._most, self._thinks = choice, prompt, most, thinks
         self._head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": model}
         self._blocks = 0
-        self._open = False
+        self._open: str | None = None  #: type of the block that is open
 
     def text(self, index: int) -> TurnText:
         return self._choice.text
 
     def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
         (turn,) = turns
-        content, calls, ids = self._choice.parsed(turn)
-        blocks: list[Event] = [{"type": "text", "text": content}] if content else []
+        parsed = self._choice.parsed(turn)
+        blocks: list[Event] = []
+        if self._thinks and parsed.thought:
+            blocks.append({"type": "thinking", "thinking": parsed.thought, "signature": _SIGNATURE})
+        if parsed.content:
+            blocks.append({"type": "text", "text": parsed.content})
         blocks += [
             {"type": "tool_use", "id": name, "name": call.name, "input": dict(call.arguments)}
-            for call, name in zip(calls, ids, strict=True)
+            for call, name in zip(parsed.calls, parsed.ids, strict=True)
         ]
         return {**self._head, "content": blocks, **self._reason(turn), "usage": self._usage(turn)}
 
@@ -72,8 +77,8 @@ class MessageAnswer:
     def last(self, index: int, turn: SampledTurn) -> Iterator[Event]:
         yield from self._shown(self._choice.rest(turn))
         yield from self._close()
-        _, calls, ids = self._choice.parsed(turn)
-        for call, name in zip(calls, ids, strict=True):
+        parsed = self._choice.parsed(turn)
+        for call, name in zip(parsed.calls, parsed.ids, strict=True):
             yield from self._start({"type": "tool_use", "id": name, "name": call.name, "input": {}})
             yield self._delta({"type": "input_json_delta", "partial_json": call_arguments(call)})
             yield from self._close()
@@ -83,24 +88,30 @@ class MessageAnswer:
     def end(self, turns: Sequence[SampledTurn]) -> Iterator[Event]:
         return iter(())
 
-    def _shown(self, piece: str) -> Iterator[Event]:
-        if not piece:
-            return
-        if not self._open:
-            yield from self._start({"type": "text", "text": ""})
-        yield self._delta({"type": "text_delta", "text": piece})
+    def _shown(self, piece: Piece) -> Iterator[Event]:
+        if self._thinks and piece.thought:
+            if self._open is None:
+                yield from self._start({"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": piece.thought})
+        if piece.text:
+            if self._open != "text":
+                yield from self._close()
+                yield from self._start({"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": piece.text})
 
     def _start(self, block: Event) -> Iterator[Event]:
-        self._open = True
+        self._open = block["type"]
         yield {"type": "content_block_start", "index": self._blocks, "content_block": block}
 
     def _delta(self, delta: Event) -> Event:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
 
     def _close(self) -> Iterator[Event]:
-        if self._open:
+        if self._open == "thinking":
+            yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
+        if self._open is not None:
             yield {"type": "content_block_stop", "index": self._blocks}
-            self._open = False
+            self._open = None
             self._blocks += 1
 
     def _reason(self, turn: SampledTurn) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def refused(client: Any) -> None:
     import anthropic
 
     asked: Any = {"model": MODEL, "max_tokens": 200, "messages": [{"role": "user", "content": question(1)}]}
-    with pytest.raises(anthropic.NotFoundError, match="no model"):
+    with pytest.raises(anthropic.NotFoundError, match="unknown model"):
         client.messages.create(**{**asked, "model": "other"})
-    with pytest.raises(anthropic.BadRequestError, match="thinking"):
-        client.messages.create(**asked, thinking={"type": "enabled", "budget_tokens": 1024})
+    with pytest.raises(anthropic.BadRequestError, match="--wish tool_choice"):
+        client.messages.create(**asked, tools=TOOLS, tool_choice={"type": "any"})
     cut = client.messages.create(**asked, stop_sequences=["more"])
     assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", "more")
     assert client.messages.create(**{**asked, "max_tokens": 3}).stop_reason == "max_tokens"

@@ -103,7 +103,7 @@ def refused(client: Any) -> None:
     import openai
 
     message: list[Any] = [{"role": "user", "content": "x"}]
-    with pytest.raises(openai.NotFoundError, match="no model"):
+    with pytest.raises(openai.NotFoundError, match="unknown model"):
         client.chat.completions.create(model="other", messages=message)
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.chat.completions.create(model="tiny", messages=message, temperature=-1)

@@ -13,7 +13,7 @@ from turntree.agents.episodes.record import read_episodes
 pytestmark = pytest.mark.interop
 AGENT = '''
 import asyncio, json, sys
-from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
@@ -31,13 +31,16 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def main(url, model, questions):
+MODELS = {"chat": OpenAIChatCompletionsModel, "responses": OpenAIResponsesModel}
+
+
+async def main(url, model, api, questions):
     client = AsyncOpenAI(base_url=url, api_key="none")
     agent = Agent(
         name="sums",
         instructions="Use the tools.",
         tools=[multiply, add],
-        model=OpenAIChatCompletionsModel(model=model, openai_client=client),
+        model=MODELS[api](model=model, openai_client=client),
     )
     said = []
     for number, question in enumerate(questions):
@@ -51,23 +54,24 @@ async def main(url, model, questions):
     print(json.dumps(said))
 
 
-url, model, questions = sys.argv[1:]
-asyncio.run(main(url, model, json.loads(questions)))
+url, model, api, questions = sys.argv[1:]
+asyncio.run(main(url, model, api, json.loads(questions)))
 '''
 
 
-def play(url: str, numbers: list[int], folder: Path) -> list[str]:
+def play(url: str, api: str, numbers: list[int], folder: Path) -> list[str]:
     program = folder / "agent.py"
     program.write_text(AGENT)
-    command = [sys.executable, str(program), url, MODEL, json.dumps([question(one) for one in numbers])]
+    command = [sys.executable, str(program), url, MODEL, api, json.dumps([question(one) for one in numbers])]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=patience(120), check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return list(json.loads(ran.stdout.splitlines()[-1]))
 
 
-def test_an_agent_with_two_tools_is_one_session_and_one_episode_a_dialogue(tmp_path: Path) -> None:
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_an_agent_with_two_tools_is_one_session_and_one_episode_a_dialogue(api: str, tmp_path: Path) -> None:
     with spoken_server(tmp_path) as server:
-        result = play(server.url, [0, 1, 2, 3], tmp_path)
+        result = play(server.url, api, [0, 1, 2, 3], tmp_path)
         server.end()
     assert [text.rsplit("#### ", 1)[1] for text in result] == [str(gold(number)) for number in range(4)]
     (path,) = (server.record / "episodes").iterdir()

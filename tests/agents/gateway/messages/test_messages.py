@@ -159,8 +159,8 @@ def test_more_calls_and_results_than_a_chat_has_are_refused_and_break_nothing(se
     calls = [{"type": "tool_use", "id": f"c{number}", "name": "f", "input": {}} for number in range(129)]
     answer = ask(served, "x", {"role": "assistant", "content": calls}, "y")
     assert (answer.status_code, "at most 128" in answer.text) == (400, True)
-    results = [{"type": "tool_result", "tool_use_id": f"c{number}", "content": "1"} for number in range(5000)]
-    answer = ask(served, {"role": "user", "content": results})
+    results = [{"type": "tool_result", "tool_use_id": "c0", "content": "1"} for _ in range(5000)]
+    answer = ask(served, "x", {"role": "assistant", "content": calls[:1]}, {"role": "user", "content": results})
     assert (answer.status_code, "at most 4096" in answer.text) == (400, True)
 
 
