@@ -8,11 +8,19 @@ from typing import NamedTuple
 _WRAPPED = re.compile(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{([^{}]*)\}")
 _SPACING = re.compile(r"\\[,!;: ]|\\q?quad(?![a-zA-Z])|[{}$~]")
 _CLOCK = re.compile(
-    r"(?:at )?(?P<hour>[01]?\d|2[0-4])(?:\s*[:\uff1a]\s*(?P<minute>[0-5]\d)(?:\s*[:\uff1a]\s*(?P<second>[0-5]\d))?)?\s*"
+    r"(?:at )?(?P<hour>[01]?\d|2[0-4])"
+    r"(?:\s*[:\uff1ah]\s*(?P<minute>[0-5]\d)(?:\s*[:\uff1a]\s*(?P<second>[0-5]\d))?)?\s*"
     r"(?P<half>a\.?\s?m\.?|p\.?\s?m\.?|noon|midnight|in the (?:morning|afternoon|evening)|at night|o'? ?clock|hours|h)?"
     r"(?: on| sharp)?\.?",
     re.IGNORECASE,
 )
+_HOURS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_SPOKEN = re.compile(
+    rf"(?:an? )?(?P<part>quarter|half) (?P<side>to|past) (?P<hour>{'|'.join(_HOURS)})"
+    r"(?P<half> (?:a\.?\s?m\.?|p\.?\s?m\.?|in the (?:morning|afternoon|evening)))?",
+    re.IGNORECASE,
+)
+_NO_TIME = re.compile(r"(?<![\d:])\d{1,2}\s*:\s*[6-9]\d(?![\d:])")  #: 60 minutes or more
 _SPANS = re.compile(r"hours?|h", re.IGNORECASE)
 
 
@@ -26,8 +34,8 @@ class Clock(NamedTuple):
 
 def read_clock(text: str) -> Clock | None:
     # A bare number is no time of the day.
-    if len(text) > 80 or not (
-        "m" in text.lower() or ":" in text or "\uff1a" in text or "clock" in text or "noon" in text
+    if len(text) > 80 or not any(
+        part in text.lower() for part in ("m", ":", "\uff1a", "clock", "noon", "h", "quarter")
     ):
         return None
     words = " ".join(
@@ -36,6 +44,11 @@ def read_clock(text: str) -> Clock | None:
     words = re.sub(r"\s*:\s*", ":", words)
     if words.lower() in ("noon", "midnight"):
         words = f"12 {words}"
+    if (spoken := _SPOKEN.fullmatch(words)) is not None:
+        hour = (_HOURS.index(spoken["hour"].lower()) - (spoken["side"] == "to")) % 12 + 1
+        words = (
+            f"{hour}:{30 if spoken['part'] == 'half' else 45 if spoken['side'] == 'to' else 15}{spoken['half'] or ''}"
+        )
     match = _CLOCK.fullmatch(words)
     if match is None:
         return None
@@ -61,6 +74,8 @@ def same_time(gold: str, text: str) -> bool | None:
     """
     right = read_clock(gold)
     ours = read_clock(text) if right is not None else None
+    if right is not None and ours is None and _NO_TIME.search(text):
+        return False
     if right is None or ours is None or "?" in right.half + ours.half:
         return None if right is None or ours is None else False
     if right.half and ours.half:

@@ -302,7 +302,9 @@ def is_understood(node: Node) -> bool:
     """Return whether every value in a tree can be computed, for some values of the tree's variables."""
     if isinstance(node, Words | Const):
         return True
-    if isinstance(node, Group | Matrix | Quantity | Ratio | Rel | SetOp):
+    if isinstance(node, Group | Matrix | Quantity | Ratio | Rel | SetOp) or any(
+        isinstance(part, Quantity) for part in walk(node)
+    ):
         return all(map(is_understood, children(node)))
     names = sorted(free_variables(node))
     for point in chain(integer_points(names), real_points(names)):

@@ -251,6 +251,10 @@ class Comparison(Parts):
         values = in_one_unit(gold, answer)
         if values is None:
             return self._angles(right, ours, *dimensions)
+        marked = right if dimensions[0] == "angle" else ours
+        if "" in dimensions and "angle" in dimensions and Const("pi") in walk(marked):
+            # A degree mark on a multiple of pi: only the same angle is equal, not the same number.
+            return self._angles(right, ours, *(dimension or "radian" for dimension in dimensions))
         verdict = self.equal(*values)
         if verdict is True or all(dimensions):
             return verdict

@@ -18,6 +18,7 @@ from turntree.rewards.reading.around_box import (
 )
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
+from turntree.rewards.reading.withdrawn import is_withdrawn
 from turntree.rewards.result import Status
 
 _BOX = re.compile(r"\\(?:d?boxed|fbox|framebox|ovalbox)(?![a-zA-Z])\s*(?:\[[^\]\n]{0,20}\]\s*)*")
@@ -145,7 +146,8 @@ def find_boxes(text: str) -> Boxes | None:
     if not last.content.strip():
         return Boxes((), (), Status.NO_ANSWER, (flags.PLACEHOLDER,))
     if _NEGATED_BEFORE.search(text[max(0, last.start - 30) : last.start]) or (
-        _NEGATED_AFTER.match(text[last.end : last.end + 40]) and not _PROPERTY.fullmatch(text, last.end)
+        (_NEGATED_AFTER.match(text[last.end : last.end + 40]) or is_withdrawn(text[last.end :], last.content))
+        and not _PROPERTY.fullmatch(text, last.end)
     ):
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)

@@ -27,6 +27,7 @@ _SIGNS = {
     "\u222b": r"\int ", "\u221a": r"\sqrt ", "\u221b": r"\sqrt[3]", "\u221c": r"\sqrt[4]", "\u00b5": r"\mu ",
     "\u2126": r"\Omega ", "\u2113": r"\ell ", "\u210f": r"\hbar ", "\u03d5": r"\phi ", "\u03f5": r"\epsilon ",
     "\u03d1": r"\vartheta ", "\u2026": r"\ldots ", "\u22ef": r"\cdots ", "\u2223": "|", "\u20ac": r"\euro ",
+    "\u00a5": r"\text{ yen }", "\uffe5": r"\text{ yen }", "\u20b9": r"\text{ rupee }",
     "\u00a3": r"\pounds ", "\u2220": r"\angle ", "\u25b3": r"\triangle ", "\u2236": ":", "\u2044": "/", "\u2215": "/",
     "\u2192": r"\to ", "\u21d2": r"\Rightarrow ", "\u00a2": r"\cent ", "\uffe0": r"\cent ",
     "\u00c5": "angstrom", "\u212b": "angstrom",
@@ -76,6 +77,15 @@ _AXIS = re.compile(
 _CHOSEN = re.compile(
     r"(?<![\w)}\]])(?:\{\})?[\^_](?:\{(\w{1,9})\}|(\w))\s*(?:C|\\(?:text|mathrm)\{C\})\s*_(?:\{(\w{1,9})\}|(\w))"
 )
+#: Indian grouping, 1,50,000. "1,50,100" may be a list, unless rupees are named.
+_INDIAN = re.compile(r"(?<![\d,.])\d{1,2}(?:,\d{2})+,\d{3}(?![\d,])")
+_RUPEES = re.compile(r"\brupees?\b|\bRs\b\.?|\bINR\b")
+_CODES = re.compile(r"\b(?:JPY|USD|EUR|GBP|CNY|INR)\b")  #: currencies
+#: a duration in hours and minutes, or a time of the day
+_HOURS = re.compile(
+    r"(?<![\w.])(\d{1,2})(?:\s|\\text\s*\{|\})*h(?:rs?|ours?)?\b(?:\s|\}|\\[,; ])*"
+    r"(\d{1,2})(?:\s|\}|\\[,; ]|\\text\s*\{)*m\b\}?"
+)
 _ROW_SPACING = re.compile(r"(\\\\|\\cr)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|mu)\s*\]")
 
 
@@ -91,6 +101,12 @@ def normalized(text: str) -> str:
         text = _FOREIGN_RUN.sub(lambda match: _translated(match[0]), text)
         text = _RUN.sub(_raised_or_lowered, text)
         text = _OTHER.sub(lambda match: _sign(match[0]), text)
+    if "," in text and (_RUPEES.search(text) or ",000" in text):
+        text = _INDIAN.sub(lambda match: match[0].replace(",", ""), _RUPEES.sub(" rupee ", text))
+    if "\\text" not in text:
+        text = _CODES.sub(r"\\text{ \g<0> }", text)
+    if "h" in text and "m" in text:
+        text = _HOURS.sub(r"\1\\text{ h } \2\\text{ min }", text)
     if "\\" in text or "{,}" in text or "~" in text:
         text = _ROW_SPACING.sub(r"\1 ", text)
         text = _DECIMAL_COMMA.sub(".", _THOUSANDS.sub("", text))

@@ -29,7 +29,7 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.quantities import CONDITIONS, RELATIONS, Quantities, worded
+from turntree.rewards.formula.syntax.quantities import CONDITIONS, JOINS, RELATIONS, Quantities, worded
 from turntree.rewards.formula.syntax.tokens import tokenize
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
 from turntree.rewards.reading.scales import numeral
@@ -107,12 +107,9 @@ class Parser(Quantities):
         word = ""
         while True:
             separated = self._at_condition()
-            while self.at(",", ";", "&", "land", "lor", "wedge", "vee") or self._at_word("and", "or"):
-                text = self.take().text.lower()
+            while self.at(",", ";", "&", "land", "lor", "wedge", "vee") or self._at_word(*JOINS):
                 separated = True
-                word = {"land": "and", "wedge": "and", "&": "and", "lor": "or", "vee": "or"}.get(
-                    text, text if text in ("and", "or") else word
-                )
+                word = JOINS.get(self.take().text.lower(), word)
             if not separated or self.position >= len(self.tokens):
                 break
             while self.next.kind == "word" and self.next.text.lower() in CONDITIONS:
@@ -238,11 +235,11 @@ class Parser(Quantities):
                     break
                 if self.accept("mid") or (conditional and self.accept("|", "vert")):
                     words = "mid"
-                elif self._at_word("and", "or"):
-                    words = self.take().text
+                elif self._at_word(*JOINS):
+                    words = JOINS[self.take().text.lower()]
                 else:
                     self.expect(",", ";")
-                    if self._at_word("and", "or"):
+                    if self._at_word(*JOINS):
                         self.take()
                 items.append(self.relation())
                 if len(items) > MAX_ELEMENTS:

@@ -21,6 +21,10 @@ RELATIONS = {
 }  # fmt: skip
 _MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3", "cent": "\u00a2"}
 CONDITIONS = ("for", "where", "when", "if", "with", "provided")
+#: how a sign or a word of English, German or French joins two conditions
+JOINS = dict.fromkeys(("land", "wedge", "&", "and", "und", "et"), "and") | dict.fromkeys(
+    ("lor", "vee", "or", "oder", "ou"), "or"
+)
 
 
 class Quantities(Commands):
@@ -54,13 +58,13 @@ class Quantities(Commands):
 
     def _ends_quantity(self) -> bool:
         token = self.next
-        if token.kind in ("end of text", "end") or self._at_word("and", "or"):
+        if token.kind in ("end of text", "end") or self._at_word(*JOINS):
             return True
         return self.at(",", ";", ")", "]", "}", ".", ":", "&", "?", "\\", "mid") or self._relation_sign() is not None
 
     def _words(self) -> list[str]:
         words: list[str] = []
-        while self.next.kind == "word" and not self._at_word("and", "or") and not self.at_function():
+        while self.next.kind == "word" and not self._at_word(*JOINS) and not self.at_function():
             words.append(self.take().text.lower())
             while words and self.at(".", "'", '"', "?") and self.ahead().kind == "word":
                 self.take()
@@ -70,7 +74,7 @@ class Quantities(Commands):
         unit: list[str] = []
         while self.position < len(self.tokens):
             token = self.next
-            if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
+            if self._at_word(*JOINS) or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
                 return unit
             if token.text in MODULO or self._at_verb() or (self._at_word(*CONDITIONS) and self._at_condition()):
                 return unit

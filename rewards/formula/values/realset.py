@@ -128,7 +128,11 @@ def _set(node: Node) -> RealSet | None:
             both = known[0]
             for one in known[1:]:
                 both = _intersection(both, one)
-            return _union(tuple(piece for one in known for piece in one)) if word == "or" or not both else both
+            return (
+                _union(tuple(piece for one in known for piece in one))
+                if word == "or" or (not both and word != "and")
+                else both
+            )
         case Group((low, high), opening, closing, _) if opening in "([]" and closing in ")][":
             ends = _ends(low) + _ends(high)
             if len(ends) != 2 or ends[0] > ends[1]:
