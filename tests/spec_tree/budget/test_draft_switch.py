@@ -28,8 +28,8 @@ class Played:
 
 
 class Always:
-    def wants(self, rows, *, now):
-        return True
+    def width(self, rows, *, now):
+        return 8
 
     def observe(self, **_):
         pass
@@ -45,7 +45,7 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
     while left > 0:
         done = 1 - left / tokens
         now = rows(done)
-        drafts = switch.wants(now, now=out.seconds)
+        drafts = switch.width(now, now=out.seconds) > 0
         multiple = 0.5 * (1.0 + cost) if drafts != was else cost if drafts else 1.0
         more = gain(done) - 1 if drafts else 0.0
         emitted = now + max(0, round(now * more + math.sqrt(now * more * (1 - more / 8)) * dice.gauss(0, 1)))
@@ -56,7 +56,7 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
         out.drafted += drafts
         out.changes += drafts != was
         was, left = drafts, left - emitted
-        ahead.append({"rows": now, "emitted": emitted, "seconds": took, "drafted": drafts})
+        ahead.append({"rows": now, "emitted": emitted, "seconds": took, "width": 8 * drafts})
         if len(ahead) > 2:
             switch.observe(**ahead.pop(0))
     return out
@@ -118,9 +118,9 @@ def test_nothing_is_drafted_before_steps_without_drafts_were_measured_and_then_a
     modes = []
 
     class Watched(DraftSwitch):
-        def wants(self, rows, *, now):
-            modes.append(super().wants(rows, now=now))
-            return modes[-1]
+        def width(self, rows, *, now):
+            modes.append(super().width(rows, now=now) > 0)
+            return 8 * modes[-1]
 
     play(Watched(), **load(2.0, lambda done: 1.0, "64", "steady", 64 * 60))
     assert modes[:20] == [False] * 20
@@ -166,8 +166,8 @@ def test_prompts_cost_what_they_take_and_steps_that_are_mostly_prompts_tell_noth
 def test_steps_without_drafts_are_measured_again_a_day_later_and_figures_show_where_the_time_went():
     switch, paying = DraftSwitch(), load(1.15, lambda done: 4.5, "64", "steady", 20_000)
     played = play(switch, **paying)
-    assert switch.wants(64, now=played.seconds + 1)
-    assert not switch.wants(64, now=played.seconds + 1 + 86_400)
+    assert switch.width(64, now=played.seconds + 1)
+    assert not switch.width(64, now=played.seconds + 1 + 86_400)
     switch = DraftSwitch()
     played = play(switch, **load(1.15, lambda done: 4.5, "64", "steady", 50_000))
     figures = switch.figures()

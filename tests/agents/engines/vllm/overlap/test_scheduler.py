@@ -175,6 +175,6 @@ def test_the_switch_is_told_of_each_step_that_follows_one(made: Made) -> None:
     told = switch.observed
     assert [step["emitted"] for step in told] == [1] * 19  # of 20: none precedes the first
     assert {step["rows"] for step in told} == {1}
-    assert {step["drafted"] for step in told} == {True, False}
+    assert {step["width"] for step in told} == {LONGEST, 0}
     assert {step["prompt_tokens"] for step in told} == {0}
     assert steps.scheduler._ended is None  # what comes later does not follow
