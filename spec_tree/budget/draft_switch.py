@@ -81,7 +81,8 @@ class DraftSwitch:
         self._run = MeasuredGain()  #: statistics since drafts were switched on, for any number of requests
         self._since = 0.0  #: seconds of steps with drafts since plain steps were last measured
         self._clock = self._tried = 0.0  #: seconds of all steps, and when drafts were last on
-        #: seconds of steps with drafts relative to plain steps: recently, and when plain steps were last measured
+        #: seconds of steps with drafts relative to plain steps, if known relative to the cost timed at start-up:
+        #: recently, and when plain steps were last measured
         self._pace = self._first_pace = 0.0
         self._refreshing = False
         self._was, self._same = 0, 0
@@ -252,15 +253,16 @@ class DraftSwitch:
         self._account.pay(took - without)
         if not width:
             return
-        multiple = took / plain
+        pace = multiple = took / plain
         if self._cost.known and width in self._cost.widths(rows):
             expected = self._cost.multiple(rows, width)
             self._cost.see(rows, width, multiple)
+            pace /= self._cost.timed_multiple(rows, width)
             self._report.compare(self._agreement.tokens(width), emitted / rows, expected * plain, took)
         kind = (rows - 1).bit_length()
         for gain in (self._run, self._gains.setdefault(kind, MeasuredGain())):
             gain.add(without, took)
-        self._pace += _PACE * (multiple - self._pace) if self._pace else multiple
+        self._pace += _PACE * (pace - self._pace) if self._pace else pace
         self._first_pace = self._first_pace or self._pace
         self._own += took - without
         if self._own > _OWN_LOSS * plain:
@@ -272,6 +274,7 @@ class DraftSwitch:
             gain = self._gains.get((rows - 1).bit_length())
             self._account.pay(-max(0.0, ratio - 1) * self._run.plain)
             self._run.plain *= ratio
+            self._cost.plain_steps_took(ratio)
             if gain is not None:
                 gain.plain *= ratio
         self._since = self._pace = self._first_pace = 0.0

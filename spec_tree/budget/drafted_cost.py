@@ -49,7 +49,11 @@ class DraftedCost:
 
     def multiple(self, rows: int, width: int) -> float:
         """Return the cost of a drafted step in plain steps."""
-        return self.timed(rows, width) / self.timed(rows, 0) * self.correction(rows)
+        return self.timed_multiple(rows, width) * self.correction(rows)
+
+    def timed_multiple(self, rows: int, width: int) -> float:
+        """Return the cost of a drafted step in plain steps at start-up."""
+        return self.timed(rows, width) / self.timed(rows, 0)
 
     def correction(self, rows: int) -> float:
         own = (rows - 1).bit_length()
@@ -63,3 +67,7 @@ class DraftedCost:
         before, steps = self._corrections.get(own, (self.correction(rows), 0))
         error = multiple * before / self.multiple(rows, width) - before
         self._corrections[own] = before + max(_NEWEST, 1 / (steps + 2)) * error, steps + 1
+
+    def plain_steps_took(self, ratio: float) -> None:
+        """Correct for plain steps that turned out to take ``ratio`` times the seconds that were assumed."""
+        self._corrections = {kind: (value / ratio, steps) for kind, (value, steps) in self._corrections.items()}
