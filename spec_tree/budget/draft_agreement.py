@@ -13,8 +13,9 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-_RECENT = 64.0  #: requests, summed over batches, of which the rate remembers about the last
-_PRIOR = 2.0  #: requests without an accepted token that the rate assumes to have seen
+_RECENT = 128.0  #: requests, summed over batches, of which the rate remembers about the last
+_UNSEEN = 1 / 32  #: a batch of shorter drafts counts so much for forgetting the depths that it lacks
+_PRIOR = 2.0  #: weight, in requests, of the rate of the depth before; before the first depth the rate is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,23 @@ class AgreementRate:
     def learn(self, agreement: DraftAgreement) -> None:
         width, kept = agreement.width, _RECENT / (_RECENT + agreement.rows)
         if width > len(self._tried):
-            more = width - len(self._tried)
-            self._tried, self._agreed = np.pad(self._tried, (0, more)), np.pad(self._agreed, (0, more))
-        # Depths beyond this batch's width keep what they know.
-        self._tried[:width] *= kept
-        self._agreed[:width] *= kept
+            more = 0, width - len(self._tried)
+            self._tried, self._agreed, self._kept = (
+                np.pad(one, more) for one in (self._tried, self._agreed, self._kept)
+            )
+        # What is known of depths beyond this batch's width fades slowly, until the rate there is that of the depth
+        # before. So longer drafts are tried again.
+        fading = np.where(np.arange(len(self._tried)) < width, kept, kept**_UNSEEN)
+        self._tried *= fading
+        self._agreed *= fading
         self._tried[:width] += np.concatenate([[agreement.rows], agreement.agreed[:-1]])
         self._agreed[:width] += agreement.agreed
         self._rows = kept * self._rows + agreement.rows
-        first = self._tried.copy()
-        first[:1] += _PRIOR
-        self._kept = np.cumprod(np.divide(self._agreed, first, out=np.zeros_like(first), where=first > 0))
+        rate, product = 0.0, 1.0
+        for depth, (tried, agreed) in enumerate(zip(self._tried.tolist(), self._agreed.tolist(), strict=True)):
+            rate = (agreed + _PRIOR * rate) / (tried + _PRIOR)
+            product *= rate
+            self._kept[depth] = product
 
     def tokens(self, width: int, *, errors: float = 0.0) -> float:
         """Return the expected tokens per request with drafts of ``width``, minus ``errors`` standard errors."""

@@ -86,7 +86,7 @@ class DraftSwitch:
         self._pace = self._first_pace = 0.0
         self._refreshing = False
         self._was, self._same = 0, 0
-        self._paused = False  #: whether the last step was a pause
+        self._long = 0  #: last steps that took as long as a pause
         self._report = SwitchReport()
 
     def learn_cost(self, costs: Iterable[tuple[int, int, float]]) -> None:
@@ -150,10 +150,10 @@ class DraftSwitch:
         return width
 
     def _best(self, rows: int) -> tuple[int, float]:
-        # The draft length with the highest gain, by a lower bound of the tokens, and this gain.
-        best = 0, 0.0
+        # The draft length with the highest gain, and this gain: a lower bound while drafts are off.
+        best, errors = (0, 0.0), 0.0 if self._width else 1.0
         for width in self._cost.widths(rows):
-            gain = self._agreement.tokens(width, errors=1.0) / self._cost.multiple(rows, width)
+            gain = self._agreement.tokens(width, errors=errors) / self._cost.multiple(rows, width)
             best = max(best, (width, gain), key=lambda choice: choice[1])
         return best
 
@@ -223,11 +223,11 @@ class DraftSwitch:
                 self._renew(rows)
 
     def _is_pause(self, rows: int, seconds: float, width: int, prompt_tokens: int) -> bool:
-        # Two long steps in a row are no pause: the engine has become slow.
+        # More than one long step in a row: the engine has become slow.
         usual = self._usual(rows) if width else self.plain.seconds(rows)
         known = usual > 0 and self.plain.is_informative(rows, prompt_tokens)
-        self._paused = known and not self._paused and seconds > max(_PAUSED[0] * usual, _PAUSED[1])
-        if self._paused:
+        self._long = self._long + 1 if known and seconds > max(_PAUSED[0] * usual, _PAUSED[1]) else 0
+        if self._long == 1:
             self._report.paused(seconds - usual)
             logger.warning(
                 "A step of %d requests with drafts of up to %d tokens took %.2f s instead of %.3f s; turntree does not "
@@ -237,7 +237,7 @@ class DraftSwitch:
                 seconds,
                 usual,
             )
-        return self._paused
+        return self._long == 1
 
     def _usual(self, rows: int) -> float:
         return self._run.took / self._run.weight if self._run.weight >= _ENOUGH else self.plain.seconds(rows)

@@ -5,11 +5,13 @@ A correction belongs to a group of batch sizes (powers of two); other groups tak
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from statistics import median
 
 import numpy as np
 
-_NEWEST = 1 / 8  #: weight of the newest step in a correction, once a few steps were seen
+_STEPS = 15  #: steps of a group, the newest, whose median is its correction
 
 
 class DraftedCost:
@@ -24,7 +26,8 @@ class DraftedCost:
 
     def __init__(self) -> None:
         self._timed: dict[int, tuple[list[int], list[float]]] = {}  #: by width: requests, ascending, and seconds
-        self._corrections: dict[int, tuple[float, int]] = {}  #: by group: correction and number of steps
+        self._seen: dict[int, deque[float]] = {}  #: by group: multiple seen, divided by the multiple at start-up
+        self._corrections: dict[int, float] = {}
 
     @property
     def known(self) -> bool:
@@ -59,15 +62,17 @@ class DraftedCost:
         own = (rows - 1).bit_length()
         if not self._corrections:
             return 1.0
-        return self._corrections[min(self._corrections, key=lambda kind: abs(kind - own))][0]
+        return self._corrections[min(self._corrections, key=lambda kind: abs(kind - own))]
 
     def see(self, rows: int, width: int, multiple: float) -> None:
         """Learn from a drafted step that took ``multiple`` plain steps."""
         own = (rows - 1).bit_length()
-        before, steps = self._corrections.get(own, (self.correction(rows), 0))
-        error = multiple * before / self.multiple(rows, width) - before
-        self._corrections[own] = before + max(_NEWEST, 1 / (steps + 2)) * error, steps + 1
+        seen = self._seen.setdefault(own, deque([self.correction(rows)], maxlen=_STEPS))
+        seen.append(multiple / self.timed_multiple(rows, width))
+        self._corrections[own] = median(seen)
 
     def plain_steps_took(self, ratio: float) -> None:
         """Correct for plain steps that turned out to take ``ratio`` times the seconds that were assumed."""
-        self._corrections = {kind: (value / ratio, steps) for kind, (value, steps) in self._corrections.items()}
+        for kind, seen in self._seen.items():
+            self._seen[kind] = deque((value / ratio for value in seen), maxlen=_STEPS)
+            self._corrections[kind] = median(self._seen[kind])

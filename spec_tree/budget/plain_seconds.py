@@ -116,7 +116,7 @@ class PlainSeconds:
                 continue
             rows = sum(rows for rows, _ in steps) / len(steps)
             new[kind] = rows, median(seconds for _, seconds in steps)
-            if kind in self._knots:
+            if kind in self._knots or self._timed is not None:
                 before, after = before + self._line(round(rows)), after + new[kind][1]
         ratio = after / before if before > 0 else 1.0
         for kind, (rows, seconds) in self._knots.items():

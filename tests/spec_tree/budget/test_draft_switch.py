@@ -2,8 +2,11 @@ import math
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
+from turntree.spec_tree.budget import draft_switch
+from turntree.spec_tree.budget.draft_agreement import DraftAgreement
 from turntree.spec_tree.budget.draft_switch import DraftSwitch
 from turntree.spec_tree.budget.plain_seconds import PlainSeconds
 
@@ -35,12 +38,38 @@ class Always:
         pass
 
 
-def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=200_000, noise=0.05, seed=0):
+def agreement(rows, gain, *, shadow=True, width=8):
+    """Return the expected counts where each of up to ``width`` drafted tokens agrees with equal probability."""
+    chance = (gain - 1) / 8
+    kept = [sum(math.comb(8, n) * chance**n * (1 - chance) ** (8 - n) for n in range(d + 1, 9)) for d in range(width)]
+    return DraftAgreement(rows, np.full(width, rows), np.round(rows * np.array(kept)).astype(np.int64), shadow=shadow)
+
+
+def informed(cost, *widths, rows=(1, 256)):
+    """Return a switch that knows start-up times; ``cost`` is that of a step with drafts of 8 tokens."""
+    switch, shapes = DraftSwitch(), [(n, width) for n in rows for width in (0, *(widths or (8,)))]
+    switch.learn_cost([(n, width, plain(n) * (1 + (cost - 1) * width / 8)) for n, width in shapes])
+    return switch
+
+
+def play(
+    switch,
+    *,
+    cost,
+    gain,
+    rows=lambda x: 64,
+    busy=lambda x: 1.0,
+    tokens=200_000,
+    noise=0.05,
+    seed=0,
+    shadows=0,
+):
     """Sample ``tokens``; ``cost`` of a step with drafts is a multiple, ``gain`` its tokens per request.
 
     All but the cost depend on the fraction of tokens sampled so far, so that two switches face the same load.
-    The switch sees a step two steps later.
+    The switch sees a step two steps later. With ``shadows``, each so many steps tell how many drafts agree.
     """
+    step = 0
     dice, out, left, ahead, was = random.Random(seed), Played(), tokens, [], False
     while left > 0:
         done = 1 - left / tokens
@@ -59,6 +88,9 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
         ahead.append({"rows": now, "emitted": emitted, "seconds": took, "width": 8 * drafts})
         if len(ahead) > 2:
             switch.observe(**ahead.pop(0))
+        step += 1
+        if shadows and step % shadows == 0:
+            switch.learn_agreement(agreement(now, gain(done), shadow=not drafts))
     return out
 
 
@@ -176,3 +208,86 @@ def test_steps_without_drafts_are_measured_again_a_day_later_and_figures_show_wh
     assert figures["trials"] >= 1
     assert figures["seconds_lost"] == pytest.approx(played.seconds - played.undrafted, rel=0.1)
     assert figures["plain_ms_64"] == pytest.approx(1e3 * plain(64), rel=0.05)
+
+
+@pytest.mark.parametrize(("rows", "busy"), LOADS)
+@pytest.mark.parametrize("drafts", LOSING)
+def test_a_switch_that_knows_the_agreement_loses_nothing(drafts, rows, busy):
+    cost, gain = LOSING[drafts]
+    assert play(informed(cost), **load(cost, gain, rows, busy), shadows=8).ratio >= 0.98
+
+
+@pytest.mark.parametrize(("rows", "busy"), LOADS)
+@pytest.mark.parametrize("drafts", PAYING)
+def test_and_where_drafts_pay_it_keeps_nearly_all_of_their_gain(drafts, rows, busy):
+    cost, tokens = PAYING[drafts]
+    paying = load(cost, lambda done: tokens, rows, busy, 300_000)
+    assert play(informed(cost), **paying, shadows=8).ratio >= 0.97 * play(Always(), **paying).ratio
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_tasks_that_return_switch_drafts_on_within_sixteen_steps_and_without_agreement_they_do_not(told):
+    switch = informed(2.0)
+    until = None
+    for step in range(1, 400):
+        gain = 4.5 if told and step > 360 else 1.0
+        if switch.width(256, now=step * plain(256)):
+            until = step - 360
+            break
+        switch.observe(rows=256, emitted=256, seconds=plain(256), width=0)
+        if step % 8 == 0:
+            switch.learn_agreement(agreement(256, gain))
+    assert until is None if not told else 0 < until <= 16
+
+
+@pytest.mark.parametrize(("gain", "width"), [(1.05, 0), (1.5, 2), (8.5, 8)])
+def test_the_draft_length_is_the_one_with_the_highest_gain(gain, width):
+    switch = informed(2.0, 2, 4, 8)
+    for _ in range(50):
+        switch.learn_agreement(agreement(64, gain))
+    assert switch.width(64, now=0.0) == width
+
+
+def test_lengths_that_were_not_timed_for_so_many_requests_are_not_chosen():
+    switch = informed(1.1, rows=(1, 64))
+    switch.learn_agreement(agreement(64, 5.0))
+    assert switch.width(65, now=0.0) == 0
+    assert switch.width(64, now=0.0) == 8
+
+
+def test_start_up_times_that_were_too_low_are_corrected_and_too_high_ones_by_a_trial(monkeypatch):
+    dear = load(3.0, lambda done: 1.5, "64", "steady")
+    low = play(informed(1.2), **dear, shadows=8)
+    assert low.ratio >= 0.98
+    cheap = load(1.2, lambda done: 3.0, "64", "steady", 400_000)
+    monkeypatch.setattr(draft_switch, "_SELDOM", 1.0)
+    switch = informed(4.0)
+    assert play(switch, **cheap, shadows=8).ratio > 2.0
+    assert switch.figures()["trials"] == 1
+    monkeypatch.setattr(draft_switch, "_SELDOM", 1e9)
+    assert play(informed(4.0), **cheap, shadows=8).drafted == 0, "control: without trials it stays off"
+
+
+def test_a_pause_is_logged_and_counted_but_does_not_count_against_drafts_while_slow_steps_do(caplog):
+    def drafting():
+        switch = informed(1.2)
+        switch.learn_agreement(agreement(64, 4.5))
+        for step in range(64):
+            width = switch.width(64, now=step * 0.005)
+            switch.observe(rows=64, emitted=64 * 4, seconds=1.2 * plain(64), width=width)
+        assert width == 8
+        return switch
+
+    switch = drafting()
+    before = switch.figures()
+    switch.observe(rows=64, emitted=64 * 4, seconds=2.74, width=8)
+    after = switch.figures()
+    assert after["pauses"] == 1
+    assert after["seconds_paused"] == pytest.approx(2.74, rel=0.01)
+    assert after["seconds_lost"] == before["seconds_lost"]
+    assert switch.width(64, now=3.2) == 8
+    assert "64 requests with drafts of up to 8 tokens took 2.74 s" in caplog.text
+    for _ in range(32):
+        switch.observe(rows=64, emitted=64 * 4, seconds=2.74, width=8)
+    assert switch.figures()["pauses"] == 1, "a second long step in a row is no pause"
+    assert switch.width(64, now=90.0) == 0
