@@ -201,7 +201,7 @@ class Shadow:
 
     def step(self, way: Unmodified, kept: NDArray[np.int64], width: int) -> None:
         self.steps += 1
-        if width or self.steps % SHADOW == 0:
+        if width or self.steps % SHADOW == 1:
             deep = width or DEPTH
             agreed = (kept[:, None] > np.arange(deep)).sum(0)
             known = self.steps + LAG + (0 if width else SHADOW)

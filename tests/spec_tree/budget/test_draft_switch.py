@@ -38,11 +38,13 @@ class Always:
         pass
 
 
-def agreement(rows, gain, *, shadow=True, width=8):
-    """Return the expected counts where each of up to ``width`` drafted tokens agrees with equal probability."""
-    chance = (gain - 1) / 8
-    kept = [sum(math.comb(8, n) * chance**n * (1 - chance) ** (8 - n) for n in range(d + 1, 9)) for d in range(width)]
-    return DraftAgreement(rows, np.full(width, rows), np.round(rows * np.array(kept)).astype(np.int64), shadow=shadow)
+DICE = np.random.default_rng(0)
+
+
+def agreement(rows, gain, *, shadow=True):
+    """Draw counts where each of 8 drafted tokens agrees with equal probability."""
+    agreed = (DICE.binomial(8, (gain - 1) / 8, rows)[:, None] > np.arange(8)).sum(0)
+    return DraftAgreement(rows, np.full(8, rows), agreed, shadow=shadow)
 
 
 def informed(cost, *widths, rows=(1, 256)):
