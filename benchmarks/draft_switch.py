@@ -11,10 +11,10 @@ drift. The engine works ahead: a decision takes effect two steps later and is ob
 Ways: drafts in every step; ``DraftBudget`` alone, which compares with undrafted steps of the engine with a drafter
 (``UNDRAFTED``), not with the unmodified engine; ``DraftBudget`` in an engine that shows each step at once and equals
 the unmodified engine without drafts, like the local engine and SGLang; ``DraftSwitch`` by trials; ``DraftSwitch`` that
-knows the agreement of shadow drafts (made every ``SHADOW`` steps, known as many steps later) and start-up times. Load
-and hiccups are functions of the tokens sampled so far, so all ways meet the same load. A step for which the budget
-drafts less than the maximum costs and gains proportionally less. Shorter drafts of the switch end at their length, and
-half of their extra cost does not depend on the length.
+knows the agreement of shadow drafts (made in the first and every eighth plain step, known eight steps later) and
+start-up times. Load and hiccups are functions of the tokens sampled so far, so all ways meet the same load. A step for
+which the budget drafts less than the maximum costs and gains proportionally less. Shorter drafts of the switch end at
+their length, and half of their extra cost does not depend on the length.
 
 Not covered: which dialogues gain (all gain alike), and real step times.
 """
@@ -194,7 +194,7 @@ class Times:
 
 @dataclass
 class Shadow:
-    """The agreement of drafts of past plain steps, or of a step with drafts."""
+    """The agreement of drafts of earlier plain steps, or of a step with drafts."""
 
     steps: int = 0
     waiting: deque[tuple[int, DraftAgreement]] = field(default_factory=deque)

@@ -1,6 +1,6 @@
 """How many drafts agree with the tokens that the policy samples, by depth: counts of one batch, and the recent rate.
 
-A drafted step knows this from its verification. While drafts are off, the draft store drafts for past plain steps from
+A drafted step knows this from its verification. While drafts are off, the draft store drafts for earlier plain steps from
 what it knew before them ("shadow" drafts); the policy's tokens of the next steps tell what a drafted step would have
 accepted, and nothing runs on the device. Both kinds estimate the same probability.
 """
@@ -31,7 +31,7 @@ class DraftAgreement:
     rows: int  #: requests of the batch, with or without a draft
     offered: NDArray[np.int64]  #: by depth: drafts with a token there whose outcome is known, shape (width,)
     agreed: NDArray[np.int64]  #: by depth: those of them that agreed there and at all depths before, shape (width,)
-    shadow: bool  #: made for a past plain step, not verified by the device
+    shadow: bool  #: made for an earlier plain step, not verified by the device
 
     @property
     def width(self) -> int:

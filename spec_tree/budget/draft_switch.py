@@ -60,9 +60,9 @@ class DraftSwitch:
         """Start without drafts.
 
         ``longest`` is the draft length while costs are unknown. Drafts may lose ``loss_share`` of the time. They stay
-        on if they reach ``least_gain`` times the tokens per second of plain steps. Decisions are ``window`` steps apart.
-        The first ``lag`` steps after a change are not counted, because an asynchronous engine had already scheduled
-        them.
+        on if they reach ``least_gain`` times the tokens per second of plain steps. Decisions are ``window`` steps
+        apart. The first ``lag`` steps after a change are not counted, because an asynchronous engine had already
+        scheduled them.
         """
         self.plain = PlainSeconds()
         self._agreement = AgreementRate()
@@ -231,7 +231,8 @@ class DraftSwitch:
             self._report.paused(seconds - usual)
             logger.warning(
                 "A step of %d requests with drafts of up to %d tokens took %.2f s instead of %.3f s; turntree does not "
-                "count this pause for or against drafts. If it repeats, look for compilation or other work on this machine.",
+                "count this pause for or against drafts. If it repeats, look for compilation or other work on this "
+                "machine.",
                 rows,
                 width,
                 seconds,
@@ -282,7 +283,8 @@ class DraftSwitch:
     def figures(self) -> dict[str, float]:
         """Return statistics in seconds, windows, trials, and milliseconds of plain steps by batch size.
 
-        Expected and achieved tokens are per request and step with drafts.
+        Expected and achieved tokens (per request) and seconds are sums over the ``compared_steps`` with drafts,
+        ``seconds_until_on`` is a sum over epochs: the seconds before drafts were first on.
         """
         return {
             **self._report.figures(),

@@ -12,7 +12,8 @@ class SwitchReport:
         self._windows = [0, 0]
         self._asked: float | None = None
         self._began = 0.0  #: start of the epoch
-        self._until_on: float | None = None
+        self._waits = False  #: whether drafts have not been on in this epoch
+        self._until_on = 0.0
         self._pauses, self._paused = 0, 0.0
         self._compared = 0
         self._sums = [0.0] * 4
@@ -21,14 +22,15 @@ class SwitchReport:
         """Return the seconds since the last call."""
         idle = 0.0 if self._asked is None else now - self._asked
         if self._asked is None or idle > _EPOCH:
-            self._began, self._until_on = now, None
+            self._began, self._waits = now, True
         self._asked = now
         return idle
 
     def decided(self, width: int, now: float) -> None:
         self._windows[width > 0] += 1
-        if width and self._until_on is None:
-            self._until_on = now - self._began
+        if width and self._waits:
+            self._until_on += now - self._began
+            self._waits = False
 
     def paused(self, seconds: float) -> None:
         self._pauses += 1
@@ -40,18 +42,16 @@ class SwitchReport:
         self._sums = [total + figure for total, figure in zip(self._sums, figures, strict=True)]
 
     def figures(self) -> dict[str, float]:
-        tokens, sampled, seconds, took = (total / max(1, self._compared) for total in self._sums)
+        names = ("expected_tokens", "achieved_tokens", "expected_seconds", "achieved_seconds")
         return {
             "seconds_on": self.seconds[True],
             "seconds_off": self.seconds[False],
-            "seconds_paused": self._paused,
+            "paused_seconds": self._paused,
             "pauses": self._pauses,
             "windows_on": self._windows[True],
             "windows_off": self._windows[False],
             "trials": self.trials,
-            **({} if self._until_on is None else {"seconds_until_on": self._until_on}),
-            "tokens_expected": tokens,
-            "tokens_achieved": sampled,
-            "step_ms_expected": 1e3 * seconds,
-            "step_ms_achieved": 1e3 * took,
+            "seconds_until_on": self._until_on,
+            "compared_steps": self._compared,
+            **dict(zip(names, self._sums, strict=True)),
         }

@@ -119,6 +119,9 @@ class ScriptedSwitch:
     def observe(self, **step: Any) -> None:
         self.observed.append(step)
 
+    def figures(self) -> dict[str, float]:
+        return {"asked": self.asked}
+
 
 class Asked(NamedTuple):
     at: int  #: step before which the request arrives

@@ -285,7 +285,7 @@ def test_a_pause_is_logged_and_counted_but_does_not_count_against_drafts_while_s
     switch.observe(rows=64, emitted=64 * 4, seconds=2.74, width=8)
     after = switch.figures()
     assert after["pauses"] == 1
-    assert after["seconds_paused"] == pytest.approx(2.74, rel=0.01)
+    assert after["paused_seconds"] == pytest.approx(2.74, rel=0.01)
     assert after["seconds_lost"] == before["seconds_lost"]
     assert switch.width(64, now=3.2) == 8
     assert "64 requests with drafts of up to 8 tokens took 2.74 s" in caplog.text
@@ -293,3 +293,13 @@ def test_a_pause_is_logged_and_counted_but_does_not_count_against_drafts_while_s
         switch.observe(rows=64, emitted=64 * 4, seconds=2.74, width=8)
     assert switch.figures()["pauses"] == 1, "a second long step in a row is no pause"
     assert switch.width(64, now=90.0) == 0
+
+
+def test_figures_compare_what_was_expected_with_what_came_and_tell_when_drafts_were_first_on():
+    switch = informed(1.2)
+    play(switch, **load(1.2, lambda done: 3.0, "64", "steady"), shadows=8)
+    figures = switch.figures()
+    assert figures["achieved_tokens"] / figures["compared_steps"] == pytest.approx(3.0, rel=0.02)
+    assert figures["expected_tokens"] == pytest.approx(figures["achieved_tokens"], rel=0.05)
+    assert figures["expected_seconds"] == pytest.approx(figures["achieved_seconds"], rel=0.05)
+    assert 0 < figures["seconds_until_on"] <= 16 * 1.2 * plain(64)

@@ -18,6 +18,8 @@ from turntree.agents.engines.request_wire import is_reverified
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree.budget.draft_switch import DraftSwitch
 
+_REPORTED = 64  #: steps between two reports of the switch's figures to the workers
+
 
 class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here
     """vLLM's ``AsyncScheduler`` that plans draft positions where they save time."""
@@ -29,6 +31,7 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         settings = DrafterSettings.from_additional_config(self.vllm_config.additional_config)
         self._longest: int = self.num_spec_tokens if settings.enabled else 0
         self._switch = DraftSwitch(longest=max(1, self._longest)) if settings.adaptive else None
+        self._unreported = 0  #: steps since the switch's figures went to the workers, whose counters callers can read
         self._undrafted: set[str] = set()  #: requests whose draft tokens vLLM would need at once on the host
         self._ended: float | None = None  #: end of the last step, monotonic seconds; ``None`` once no request is left
 
@@ -51,6 +54,11 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         width = draft_length(rows, self._longest)
         if width and self._switch is not None:
             width = min(width, self._switch.width(rows, now=time.perf_counter()))
+        if self._switch is not None:
+            self._unreported += 1
+            if self._unreported >= _REPORTED:
+                self._unreported = 0
+                scheduler_output.turntree_switch = self._switch.figures()
         scheduler_output.num_spec_tokens_to_schedule = width  # for the next step; the worker drafts up to this length
         super()._update_after_schedule(scheduler_output)
         if len(self.running) > rows:

@@ -197,3 +197,14 @@ def test_the_switch_learns_what_comes_with_the_output_of_a_step(made: Made) -> N
     steps.add("a")
     planned = [steps.next() for _ in range(4)]
     assert planned[-1] == {"a": LONGEST}
+
+
+def test_the_workers_are_told_the_switchs_figures_now_and_then(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turntree.agents.engines.vllm.overlap.scheduler._REPORTED", 4)
+    steps, told = made(), []
+    steps.add("a")
+    for _ in range(8):
+        steps.next()
+        told.append(getattr(steps.running, "turntree_switch", None))
+    assert [figures is not None for figures in told] == [False, False, False, True] * 2
+    assert told[3]["seconds_on"] == 0
