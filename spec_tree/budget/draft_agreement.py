@@ -1,8 +1,8 @@
 """How many drafts agree with the tokens that the policy samples, by depth: counts of one batch, and the recent rate.
 
-A drafted step knows this from its verification. While drafts are off, the draft store drafts for earlier plain steps from
-what it knew before them ("shadow" drafts); the policy's tokens of the next steps tell what a drafted step would have
-accepted, and nothing runs on the device. Both kinds estimate the same probability.
+A drafted step knows this from its verification. While drafts are off, the draft store drafts for earlier plain steps
+from what it knew before them ("shadow" drafts). The policy's tokens of the next steps tell what a drafted step would
+have accepted, and nothing runs on the device. Both kinds estimate the same probability.
 """
 
 from __future__ import annotations

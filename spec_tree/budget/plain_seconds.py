@@ -63,8 +63,8 @@ class PlainSeconds:
     def _line(self, rows: int) -> float:
         knots = sorted(self._knots.values())
         if self._timed is not None:
-            scales = [(near, seconds / self._timed(round(near))) for near, seconds in knots] or [(1.0, 1.0)]
-            return self._timed(rows) * float(np.interp(rows, *zip(*scales, strict=True)))
+            scales = [seconds / self._timed(round(near)) for near, seconds in knots] or [1.0]
+            return self._timed(rows) * float(np.interp(rows, [near for near, _ in knots] or [1.0], scales))
         if not knots:
             return 0.0
         at = bisect(knots, (rows, 0.0))
