@@ -75,7 +75,7 @@ class DraftSwitch:
         self._lag = lag
         self._width = 0
         self._left = window
-        self._news = False  #: whether agreement was learned since the last decision
+        self._news = False  #: whether agreement was learned since the switch last looked
         self._own = 0.0  #: seconds lost in the current window
         self._gains: dict[int, MeasuredGain] = {}
         self._run = MeasuredGain()  #: statistics since drafts were switched on, for any number of requests
@@ -109,7 +109,7 @@ class DraftSwitch:
             self._since, self._left = float("inf"), 0
         if rows > 0 and (self._left <= 0 or (self._news and not self._width and self._knows_better(rows))):
             width = self._decide(rows)
-            self._left, self._own, self._news = self._window, 0.0, False
+            self._left, self._own = self._window, 0.0
             self._width = width
             self._report.decided(width, now)
         return self._width
@@ -120,6 +120,7 @@ class DraftSwitch:
 
     def _knows_better(self, rows: int) -> bool:
         # A new epoch's drafts may agree at once: do not wait for the end of a window without drafts.
+        self._news = False
         if self._refreshing or not self._modelled or self._best(rows)[1] < self._least:
             return False
         self._renew(rows)

@@ -254,6 +254,7 @@ def test_lengths_that_were_not_timed_for_so_many_requests_are_not_chosen():
     switch = informed(1.1, rows=(1, 64))
     switch.learn_agreement(agreement(64, 5.0))
     assert switch.width(65, now=0.0) == 0
+    switch.learn_agreement(agreement(64, 5.0))
     assert switch.width(64, now=0.0) == 8
 
 
