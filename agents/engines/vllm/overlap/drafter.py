@@ -181,22 +181,22 @@ class OverlappedDrafter(ForestDrafter):
         if self._drafting is not None and not self._drafting.done():
             return  # the drafting thread reads the steps itself
         with self._session.timed(waits=False):
-            # Steps end in order: stop at the first step whose copy has not arrived.
-            ready = 0
-            while ready < len(self._buffered) and self._buffered[ready].copied.query():
-                ready += 1
+            ready = _ended(self._buffered)
             self._read_all(self._buffered[:ready])
             del self._buffered[:ready]
 
     def _read_and_draft(self, began: float, buffered: list[_Step], width: int) -> None:
         with self._session.timed(waits=False):
+            *earlier, last = buffered
+            ended = _ended(earlier)
             with self._records:
-                self._read_all(buffered[:-1])
+                self._read_all(earlier[:ended])
             # Wait without the lock: callers that read counters must not wait for a running step.
-            buffered[-1].copied.synchronize()
+            last.copied.synchronize()
             with self._records:
-                step = self._read(buffered[-1])
-                self._chain_budget.learn(step, began, read=buffered[-1].read)
+                self._read_all(earlier[ended:])
+                step = self._read(last)
+                self._chain_budget.learn(step, began, read=last.read)
                 allowed, most = None, self._chain_budget.most(step.live)
                 if step.live:
                     allowed = self._chain_budget.allow(step.live, turn_drafted=min(step.turn_drafted, most))
@@ -277,6 +277,11 @@ class OverlappedDrafter(ForestDrafter):
             wider[row, : len(first)] = first
             wider[row, len(first) : len(first) + tokens.shape[1]] = tokens[row]
         return wider
+
+
+def _ended(steps: list[_Step]) -> int:
+    # Steps end in order: stop at the first step whose copy has not arrived.
+    return sum(1 for _ in takewhile(lambda step: step.copied.query(), steps))
 
 
 def _given(request: Any) -> int:  # how many of the turn's first tokens end the prompt

@@ -39,6 +39,23 @@ class Copy:
         assert self._passed.wait(patience(30)), "waited for a step that does not end"
 
 
+class Arriving(Copy):
+    """Its tokens arrive when a later step is waited for, as one stream copies the steps in their order."""
+
+    def __init__(self, token: int, earlier: Sequence["Arriving"]) -> None:
+        super().__init__(passed=False)
+        self.tokens = torch.zeros((1, 1), dtype=torch.int32)
+        self._token, self._earlier = token, earlier
+
+    def passes(self) -> None:
+        super().passes()
+        self.tokens[:] = self._token
+
+    def synchronize(self) -> None:
+        for copied in (*self._earlier, self):
+            copied.passes()
+
+
 class Runner:
     """The parts of vLLM's model runner that the drafter uses."""
 
@@ -70,16 +87,31 @@ class Runner:
         most = max(map(len, sampled.values()))
         rows = [[*tokens, *[-1] * (most - len(tokens))] for tokens in sampled.values()]
         copied = Copy(passed=passed)
+        self._record(sampled, torch.tensor(rows, dtype=torch.int32), copied, width, reading)
+        return copied
+
+    def step_that_arrives_late(self, name: str, token: int, earlier: Sequence[Arriving], *, width: int = 0) -> Arriving:
+        copied = Arriving(token, earlier)
+        self._record({name: [token]}, copied.tokens, copied, width)
+        return copied
+
+    def _record(
+        self,
+        sampled: dict[str, list[int]],
+        tokens: torch.Tensor,
+        copied: Copy,
+        width: int,
+        reading: Sequence[int] = (),
+    ) -> None:
         output = SimpleNamespace(
             _model_runner_output=SimpleNamespace(req_ids=list(sampled)),
-            sampled_token_ids_cpu=torch.tensor(rows, dtype=torch.int32),
+            sampled_token_ids_cpu=tokens,
             async_copy_ready_event=copied,
             _invalid_req_indices=list(reading),
         )
         self.drafter.record(output, width, 0)
-        for name, tokens in sampled.items():
-            self.requests[name].output_token_ids += tokens
-        return copied
+        for name, new in sampled.items():
+            self.requests[name].output_token_ids += new
 
     def trim(self, **planned: int) -> Any:
         step = SimpleNamespace(
@@ -197,6 +229,22 @@ def test_steps_without_drafts_are_kept_unread_and_then_read_in_their_order(runne
     assert [copied.waits for copied in copies] == [0] * 5, "they end in their order: the last one is waited for"
     assert runner.drafter.counts.steps == 6
     runner.step({"a": [END]})
+    del runner.requests["a"]
+    runner.play("b", [1, END])
+    runner.drafter.take_stats("b")
+    assert runner.turns() == {tuple(TURN): 1, (1, END): 1}
+
+
+def test_no_token_is_read_before_its_copy_has_arrived(runner: Runner) -> None:
+    runner.add("a")
+    copies: list[Arriving] = []
+    for token in TURN[:4]:
+        copies.append(runner.step_that_arrives_late("a", token, list(copies)))
+    copies[0].passes()
+    runner.step_that_arrives_late("a", TURN[4], copies, width=DEPTH)
+    runner.trim(a=DEPTH)
+    for token in TURN[5:]:
+        runner.step({"a": [token]})
     del runner.requests["a"]
     runner.play("b", [1, END])
     runner.drafter.take_stats("b")
