@@ -145,10 +145,7 @@ def find_boxes(text: str) -> Boxes | None:
     last = row[-1]
     if not last.content.strip():
         return Boxes((), (), Status.NO_ANSWER, (flags.PLACEHOLDER,))
-    if _NEGATED_BEFORE.search(text[max(0, last.start - 30) : last.start]) or (
-        (_NEGATED_AFTER.match(text[last.end : last.end + 40]) or is_withdrawn(text[last.end :], last.content))
-        and not _PROPERTY.fullmatch(text, last.end)
-    ):
+    if _is_denied(text, last):
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)
     beside = (contents[:-1] if either else ()) + ((both,) if both else ())
@@ -157,6 +154,13 @@ def find_boxes(text: str) -> Boxes | None:
     if formula == f"-({contents[-1]})":
         return Boxes((*contents[:-1], formula), beside)
     return Boxes(contents, (*beside, formula))
+
+
+def _is_denied(text: str, box: _Box) -> bool:
+    if _NEGATED_BEFORE.search(text[max(0, box.start - 30) : box.start]):
+        return True
+    denied = _NEGATED_AFTER.match(text[box.end : box.end + 40]) or is_withdrawn(text[box.end :], box.content)
+    return bool(denied) and not _PROPERTY.fullmatch(text, box.end)
 
 
 def _fills(outer: _Box, inner: _Box) -> bool:
