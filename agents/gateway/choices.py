@@ -179,7 +179,8 @@ class ChatChoice(Choice):
         tokenizer: Any = None,
     ) -> None:
         super().__init__(index, text, tokenizer)
-        self._parser, openings = calls or (None, ())
+        self._parser = None if calls is None else calls[0]
+        openings = () if calls is None else calls[1]
         self._marks, self._several = text.stops + openings, several
         self._opened, self._thoughts = opened, thoughts
         self._thought_shown = 0
