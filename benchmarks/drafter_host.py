@@ -225,9 +225,9 @@ def off() -> list[Off]:
     class Never(DraftSwitch):
         # Decides and learns like ``DraftSwitch``, but never drafts.
 
-        def width(self, rows: int, *, now: float) -> int:
-            super().width(rows, now=now)
-            return 0
+        def wants(self, rows: int, *, now: float) -> bool:
+            super().wants(rows, now=now)
+            return False
 
     with tempfile.TemporaryDirectory() as folder, vllm_here() as patch:
         import torch

@@ -2,18 +2,15 @@
 
 Request counts are grouped by powers of two. The median of a group's last steps is a knot, with straight lines between
 knots. Beyond the knots the line continues within safe bounds: a step of more requests is no faster, and a step of
-fewer requests takes no less per request. So an unseen number of requests needs no plain steps of its own. If steps were
-timed at start-up, the knots only scale those times. Prompt tokens add to a step at a separately learned rate.
+fewer requests takes no less per request. So an unseen number of requests needs no plain steps of its own. Prompt
+tokens add to a step at a separately learned rate.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable
 from statistics import median
-
-import numpy as np
 
 _STEPS = 24  #: steps of a group, the newest, that its median covers
 _LEAST = 6  #: minimum steps of a group before its median is used
@@ -28,7 +25,6 @@ class PlainSeconds:
         self._knots: dict[int, tuple[float, float]] = {}  #: per group: mean requests and median seconds
         self.most = 0.0  #: seconds of the longest kind of step known, 0 before the first
         self._known: dict[int, float] = {}
-        self._timed: Callable[[int], float] | None = None  #: seconds by requests, measured at start-up
         #: of recent steps: number, means of prompt tokens and of seconds in excess of the knots, centred sums
         self._weight = self._tokens = self._rest = self._square = self._product = 0.0
 
@@ -51,22 +47,14 @@ class PlainSeconds:
 
     def seconds(self, rows: int) -> float:
         """Return the expected seconds of a step of ``rows`` requests without prompt tokens, 0 while unknown."""
+        if not self._knots:
+            return 0.0
         if rows not in self._known:
             self._known[rows] = self._line(rows)
         return self._known[rows]
 
-    def start_from(self, timed: Callable[[int], float]) -> None:
-        """Use seconds by number of requests that were measured at start-up."""
-        self._timed = timed
-        self._known.clear()
-
     def _line(self, rows: int) -> float:
         knots = sorted(self._knots.values())
-        if self._timed is not None:
-            scales = [seconds / self._timed(round(near)) for near, seconds in knots] or [1.0]
-            return self._timed(rows) * float(np.interp(rows, [near for near, _ in knots] or [1.0], scales))
-        if not knots:
-            return 0.0
         at = bisect(knots, (rows, 0.0))
         if 0 < at < len(knots):
             (low, fast), (high, slow) = knots[at - 1 : at + 1]
@@ -116,7 +104,7 @@ class PlainSeconds:
                 continue
             rows = sum(rows for rows, _ in steps) / len(steps)
             new[kind] = rows, median(seconds for _, seconds in steps)
-            if kind in self._knots or self._timed is not None:
+            if kind in self._knots:
                 before, after = before + self._line(round(rows)), after + new[kind][1]
         ratio = after / before if before > 0 else 1.0
         for kind, (rows, seconds) in self._knots.items():

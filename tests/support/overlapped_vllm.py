@@ -110,17 +110,14 @@ class ScriptedSwitch:
     asked: int = 0
     observed: list[dict[str, Any]] = field(default_factory=list)
 
-    def width(self, rows: int, *, now: float) -> int:
+    def wants(self, rows: int, *, now: float) -> bool:
         self.asked += 1
         if self.every and self.asked % self.every == 0:
             self.on = not self.on
-        return LONGEST * self.on
+        return self.on
 
     def observe(self, **step: Any) -> None:
         self.observed.append(step)
-
-    def figures(self) -> dict[str, float]:
-        return {"asked": self.asked}
 
 
 class Asked(NamedTuple):

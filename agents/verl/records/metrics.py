@@ -74,13 +74,6 @@ ENGINE_METRICS = _metrics(
         ("drafting_seconds", "engine time spent on drafting"),
         ("drafting_time_share", "share of engine time spent on drafting"),
         ("draft_idle_share", "share of engine time in which the device waited for drafts"),
-        ("draft_expected_tokens", "vLLM: tokens per request expected of a forward pass with drafts"),
-        ("draft_achieved_tokens", "vLLM: tokens per request sampled in a forward pass with drafts"),
-        ("draft_expected_step_ms", "vLLM: milliseconds expected of a step with drafts"),
-        ("draft_achieved_step_ms", "vLLM: milliseconds of a step with drafts"),
-        ("draft_seconds_until_on", "vLLM: seconds of rollouts before drafts were first on, summed over replicas"),
-        ("draft_pauses", "vLLM: steps that took far longer than usual; they count neither for nor against drafts"),
-        ("draft_paused_seconds", "vLLM: seconds that these steps took longer than usual"),
         ("cached_prompt", "share of prompt tokens whose keys and values were reused"),
         ("reuse_drafted_turns", "turns drafted from a stored turn of an earlier epoch"),
         ("reuse_offered", "stored tokens that were verified"),
@@ -253,10 +246,6 @@ def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if totals.get("seconds"):
         values[f"{PREFIX}drafting_time_share"] = totals["draft_seconds"] / totals["seconds"]
         values[f"{PREFIX}draft_idle_share"] = totals["draft_idle_seconds"] / totals["seconds"]
-    if steps := totals.get("switch_compared_steps"):
-        for kind in ("expected", "achieved"):
-            values[f"{PREFIX}draft_{kind}_tokens"] = totals[f"switch_{kind}_tokens"] / steps
-            values[f"{PREFIX}draft_{kind}_step_ms"] = 1e3 * totals[f"switch_{kind}_seconds"] / steps
     if totals.get("prompt_tokens"):
         values[f"{PREFIX}cached_prompt"] = totals["cached_tokens"] / totals["prompt_tokens"]
     # The sum of n independent standard normal scores, divided by sqrt(n), is standard normal.

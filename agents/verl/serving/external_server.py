@@ -43,14 +43,6 @@ _DRAFTER_COUNTERS = {
     "idle_seconds": "draft_idle_seconds",
     "imported_turns": "imported_turns",
     "imported_evicted": "imported_evicted",
-    "switch_compared_steps": "switch_compared_steps",
-    "switch_expected_tokens": "switch_expected_tokens",
-    "switch_achieved_tokens": "switch_achieved_tokens",
-    "switch_expected_seconds": "switch_expected_seconds",
-    "switch_achieved_seconds": "switch_achieved_seconds",
-    "switch_seconds_until_on": "draft_seconds_until_on",
-    "switch_pauses": "draft_pauses",
-    "switch_paused_seconds": "draft_paused_seconds",
 }
 
 

@@ -2,11 +2,8 @@ import math
 import random
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
-from turntree.spec_tree.budget import draft_switch
-from turntree.spec_tree.budget.draft_agreement import DraftAgreement
 from turntree.spec_tree.budget.draft_switch import DraftSwitch
 from turntree.spec_tree.budget.plain_seconds import PlainSeconds
 
@@ -31,52 +28,24 @@ class Played:
 
 
 class Always:
-    def width(self, rows, *, now):
-        return 8
+    def wants(self, rows, *, now):
+        return True
 
     def observe(self, **_):
         pass
 
 
-DICE = np.random.default_rng(0)
-
-
-def agreement(rows, gain, *, shadow=True):
-    """Draw counts where each of 8 drafted tokens agrees with equal probability."""
-    agreed = (DICE.binomial(8, (gain - 1) / 8, rows)[:, None] > np.arange(8)).sum(0)
-    return DraftAgreement(rows, np.full(8, rows), agreed, shadow=shadow)
-
-
-def informed(cost, *widths, rows=(1, 256)):
-    """Return a switch that knows start-up times; ``cost`` is that of a step with drafts of 8 tokens."""
-    switch, shapes = DraftSwitch(), [(n, width) for n in rows for width in (0, *(widths or (8,)))]
-    switch.learn_cost([(n, width, plain(n) * (1 + (cost - 1) * width / 8)) for n, width in shapes])
-    return switch
-
-
-def play(
-    switch,
-    *,
-    cost,
-    gain,
-    rows=lambda x: 64,
-    busy=lambda x: 1.0,
-    tokens=200_000,
-    noise=0.05,
-    seed=0,
-    shadows=0,
-):
+def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=200_000, noise=0.05, seed=0):
     """Sample ``tokens``; ``cost`` of a step with drafts is a multiple, ``gain`` its tokens per request.
 
     All but the cost depend on the fraction of tokens sampled so far, so that two switches face the same load.
-    The switch sees a step two steps later. With ``shadows``, each so many steps tell how many drafts agree.
+    The switch sees a step two steps later.
     """
-    step = 0
     dice, out, left, ahead, was = random.Random(seed), Played(), tokens, [], False
     while left > 0:
         done = 1 - left / tokens
         now = rows(done)
-        drafts = switch.width(now, now=out.seconds) > 0
+        drafts = switch.wants(now, now=out.seconds)
         multiple = 0.5 * (1.0 + cost) if drafts != was else cost if drafts else 1.0
         more = gain(done) - 1 if drafts else 0.0
         emitted = now + max(0, round(now * more + math.sqrt(now * more * (1 - more / 8)) * dice.gauss(0, 1)))
@@ -87,12 +56,9 @@ def play(
         out.drafted += drafts
         out.changes += drafts != was
         was, left = drafts, left - emitted
-        ahead.append({"rows": now, "emitted": emitted, "seconds": took, "width": 8 * drafts})
+        ahead.append({"rows": now, "emitted": emitted, "seconds": took, "drafted": drafts})
         if len(ahead) > 2:
             switch.observe(**ahead.pop(0))
-        step += 1
-        if shadows and step % shadows == 0:
-            switch.learn_agreement(agreement(now, gain(done), shadow=not drafts))
     return out
 
 
@@ -152,9 +118,9 @@ def test_nothing_is_drafted_before_steps_without_drafts_were_measured_and_then_a
     modes = []
 
     class Watched(DraftSwitch):
-        def width(self, rows, *, now):
-            modes.append(super().width(rows, now=now) > 0)
-            return 8 * modes[-1]
+        def wants(self, rows, *, now):
+            modes.append(super().wants(rows, now=now))
+            return modes[-1]
 
     play(Watched(), **load(2.0, lambda done: 1.0, "64", "steady", 64 * 60))
     assert modes[:20] == [False] * 20
@@ -200,8 +166,8 @@ def test_prompts_cost_what_they_take_and_steps_that_are_mostly_prompts_tell_noth
 def test_steps_without_drafts_are_measured_again_a_day_later_and_figures_show_where_the_time_went():
     switch, paying = DraftSwitch(), load(1.15, lambda done: 4.5, "64", "steady", 20_000)
     played = play(switch, **paying)
-    assert switch.width(64, now=played.seconds + 1)
-    assert not switch.width(64, now=played.seconds + 1 + 86_400)
+    assert switch.wants(64, now=played.seconds + 1)
+    assert not switch.wants(64, now=played.seconds + 1 + 86_400)
     switch = DraftSwitch()
     played = play(switch, **load(1.15, lambda done: 4.5, "64", "steady", 50_000))
     figures = switch.figures()
@@ -210,97 +176,3 @@ def test_steps_without_drafts_are_measured_again_a_day_later_and_figures_show_wh
     assert figures["trials"] >= 1
     assert figures["seconds_lost"] == pytest.approx(played.seconds - played.undrafted, rel=0.1)
     assert figures["plain_ms_64"] == pytest.approx(1e3 * plain(64), rel=0.05)
-
-
-@pytest.mark.parametrize(("rows", "busy"), LOADS)
-@pytest.mark.parametrize("drafts", LOSING)
-def test_a_switch_that_knows_the_agreement_loses_nothing(drafts, rows, busy):
-    cost, gain = LOSING[drafts]
-    assert play(informed(cost), **load(cost, gain, rows, busy), shadows=8).ratio >= 0.98
-
-
-@pytest.mark.parametrize(("rows", "busy"), LOADS)
-@pytest.mark.parametrize("drafts", PAYING)
-def test_and_where_drafts_pay_it_keeps_nearly_all_of_their_gain(drafts, rows, busy):
-    cost, tokens = PAYING[drafts]
-    paying = load(cost, lambda done: tokens, rows, busy, 300_000)
-    assert play(informed(cost), **paying, shadows=8).ratio >= 0.97 * play(Always(), **paying).ratio
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_tasks_that_return_switch_drafts_on_within_sixteen_steps_and_without_agreement_they_do_not(told):
-    switch = informed(2.0)
-    until = None
-    for step in range(1, 400):
-        gain = 4.5 if told and step > 360 else 1.0
-        if switch.width(256, now=step * plain(256)):
-            until = step - 360
-            break
-        switch.observe(rows=256, emitted=256, seconds=plain(256), width=0)
-        if step % 8 == 0:
-            switch.learn_agreement(agreement(256, gain))
-    assert until is None if not told else 0 < until <= 16
-
-
-@pytest.mark.parametrize(("gain", "width"), [(1.05, 0), (1.5, 2), (8.5, 8)])
-def test_the_draft_length_is_the_one_with_the_highest_gain(gain, width):
-    switch = informed(2.0, 2, 4, 8)
-    for _ in range(50):
-        switch.learn_agreement(agreement(64, gain))
-    assert switch.width(64, now=0.0) == width
-
-
-def test_lengths_that_were_not_timed_for_so_many_requests_are_not_chosen():
-    switch = informed(1.1, rows=(1, 64))
-    switch.learn_agreement(agreement(64, 5.0))
-    assert switch.width(65, now=0.0) == 0
-    switch.learn_agreement(agreement(64, 5.0))
-    assert switch.width(64, now=0.0) == 8
-
-
-def test_start_up_times_that_were_too_low_are_corrected_and_too_high_ones_by_a_trial(monkeypatch):
-    dear = load(3.0, lambda done: 1.5, "64", "steady")
-    low = play(informed(1.2), **dear, shadows=8)
-    assert low.ratio >= 0.98
-    cheap = load(1.2, lambda done: 3.0, "64", "steady", 400_000)
-    monkeypatch.setattr(draft_switch, "_SELDOM", 1.0)
-    switch = informed(4.0)
-    assert play(switch, **cheap, shadows=8).ratio > 2.0
-    assert switch.figures()["trials"] == 1
-    monkeypatch.setattr(draft_switch, "_SELDOM", 1e9)
-    assert play(informed(4.0), **cheap, shadows=8).drafted == 0, "control: without trials it stays off"
-
-
-def test_a_pause_is_logged_and_counted_but_does_not_count_against_drafts_while_slow_steps_do(caplog):
-    def drafting():
-        switch = informed(1.2)
-        switch.learn_agreement(agreement(64, 4.5))
-        for step in range(64):
-            width = switch.width(64, now=step * 0.005)
-            switch.observe(rows=64, emitted=64 * 4, seconds=1.2 * plain(64), width=width)
-        assert width == 8
-        return switch
-
-    switch = drafting()
-    before = switch.figures()
-    switch.observe(rows=64, emitted=64 * 4, seconds=2.74, width=8)
-    after = switch.figures()
-    assert after["pauses"] == 1
-    assert after["paused_seconds"] == pytest.approx(2.74, rel=0.01)
-    assert after["seconds_lost"] == before["seconds_lost"]
-    assert switch.width(64, now=3.2) == 8
-    assert "64 requests with drafts of up to 8 tokens took 2.74 s" in caplog.text
-    for _ in range(32):
-        switch.observe(rows=64, emitted=64 * 4, seconds=2.74, width=8)
-    assert switch.figures()["pauses"] == 1, "a second long step in a row is no pause"
-    assert switch.width(64, now=90.0) == 0
-
-
-def test_figures_compare_what_was_expected_with_what_came_and_tell_when_drafts_were_first_on():
-    switch = informed(1.2)
-    play(switch, **load(1.2, lambda done: 3.0, "64", "steady"), shadows=8)
-    figures = switch.figures()
-    assert figures["achieved_tokens"] / figures["compared_steps"] == pytest.approx(3.0, rel=0.02)
-    assert figures["expected_tokens"] == pytest.approx(figures["achieved_tokens"], rel=0.05)
-    assert figures["expected_seconds"] == pytest.approx(figures["achieved_seconds"], rel=0.05)
-    assert 0 < figures["seconds_until_on"] <= 16 * 1.2 * plain(64)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -55,7 +54,6 @@ class OverlappedDrafter(ForestDrafter):
         self._widths = np.zeros(rows, np.int32)
         #: draft positions that the scheduler planned for each request of the coming step, and how many may be filled
         self._planned = self._width = 0
-        self.switch_figures: Mapping[str, float] = {}  #: of the scheduler's ``DraftSwitch``, some steps old
         self._buffered: list[_Step] = []
         self._ids: list[str] = []  #: request ids of the last step, one per row
         self._upload_pending = False  #: whether the coming step has draft positions that are not uploaded yet
@@ -173,9 +171,6 @@ class OverlappedDrafter(ForestDrafter):
         with self._records:
             self._read_ended()
             return self._stats_of(request_id)
-
-    def stats(self) -> dict[str, float]:
-        return super().stats() | {f"switch_{name}": float(value) for name, value in self.switch_figures.items()}
 
     def _read_ended(self) -> None:
         if self._drafting is not None and not self._drafting.done():

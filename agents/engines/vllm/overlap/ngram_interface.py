@@ -20,7 +20,7 @@ without any. Tests: ``test_ngram_interface.py``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,8 +28,6 @@ import numpy as np
 
 class Drafter(Protocol):
     """The methods of ``OverlappedDrafter`` that a model runner calls."""
-
-    switch_figures: Mapping[str, float]
 
     def trim(self, scheduler_output: Any) -> None: ...
 
@@ -74,8 +72,6 @@ class _StepPatches:
         runner.execute_model, runner.sample_tokens = self.execute_model, self.sample_tokens
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        if figures := getattr(scheduler_output, "turntree_switch", None):
-            self._drafter.switch_figures = figures
         before, self._planned = self._planned, bool(scheduler_output.scheduled_spec_decode_tokens)
         # After a step with drafts, vLLM corrects positions; before such a step, it builds the drafter's arguments.
         if before or self._planned or scheduler_output.num_spec_tokens_to_schedule:

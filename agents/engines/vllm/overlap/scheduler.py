@@ -1,8 +1,7 @@
 """The scheduler of asynchronous steps: it decides whether a step has drafts, and how long the drafts may be.
 
 Drafts are switched off while they cost more time than they save (``DraftSwitch``). This needs the time of every step,
-which the scheduler can measure however vLLM splits its work into processes. What only the worker knows, start-up times
-of steps and how many drafts agreed, arrives with the output of a step. vLLM handles steps without drafts as if it
+which the scheduler can measure however vLLM splits its work into processes. vLLM handles steps without drafts as if it
 had no drafter (``ngram_interface``).
 """
 
@@ -18,8 +17,6 @@ from turntree.agents.engines.request_wire import is_reverified
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree.budget.draft_switch import DraftSwitch
 
-_REPORTED = 64  #: steps between two reports of the switch's figures to the workers
-
 
 class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here
     """vLLM's ``AsyncScheduler`` that plans draft positions where they save time."""
@@ -30,8 +27,7 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         super().__init__(*args, **kwargs)
         settings = DrafterSettings.from_additional_config(self.vllm_config.additional_config)
         self._longest: int = self.num_spec_tokens if settings.enabled else 0
-        self._switch = DraftSwitch(longest=max(1, self._longest)) if settings.adaptive else None
-        self._unreported = 0  #: steps since the switch's figures went to the workers, whose counters callers can read
+        self._switch = DraftSwitch() if settings.adaptive else None
         self._undrafted: set[str] = set()  #: requests whose draft tokens vLLM would need at once on the host
         self._ended: float | None = None  #: end of the last step, monotonic seconds; ``None`` once no request is left
 
@@ -52,13 +48,8 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         rows = len(scheduler_output.num_scheduled_tokens)
         width = draft_length(rows, self._longest)
-        if width and self._switch is not None:
-            width = min(width, self._switch.width(rows, now=time.perf_counter()))
-        if self._switch is not None:
-            self._unreported += 1
-            if self._unreported >= _REPORTED:
-                self._unreported = 0
-                scheduler_output.turntree_switch = self._switch.figures()
+        if width and self._switch is not None and not self._switch.wants(rows, now=time.perf_counter()):
+            width = 0
         scheduler_output.num_spec_tokens_to_schedule = width  # for the next step; the worker drafts up to this length
         super()._update_after_schedule(scheduler_output)
         if len(self.running) > rows:
@@ -74,11 +65,6 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._switch is not None:
             self._learn(self._switch, scheduler_output, outputs)
-            # The worker sets these; as attributes of a dataclass they survive pickling between processes.
-            if costs := getattr(model_runner_output, "turntree_step_costs", None):
-                self._switch.learn_cost(costs)
-            for agreement in getattr(model_runner_output, "turntree_draft_agreement", None) or ():
-                self._switch.learn_agreement(agreement)
         if self._undrafted:
             self._undrafted.intersection_update(self.requests)
         return outputs
@@ -90,13 +76,13 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         if before is None or not rows:
             return
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        lengths = [len(tokens) for tokens in drafts.values()]
+        draft_tokens = sum(map(len, drafts.values()))
         switch.observe(
             rows=rows,
             emitted=sum(len(output.new_token_ids) for client in outputs.values() for output in client.outputs),
             seconds=now - before,
-            width=max(lengths, default=0),
-            prompt_tokens=scheduler_output.total_num_scheduled_tokens - sum(lengths) - rows,
+            drafted=bool(drafts),
+            prompt_tokens=scheduler_output.total_num_scheduled_tokens - draft_tokens - rows,
         )
 
 

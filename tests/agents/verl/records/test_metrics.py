@@ -22,18 +22,6 @@ from turntree.spec_tree.sharing.turn_sharing import SwapCounts
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "metrics.md"
 
 
-SWITCH = {
-    "switch_compared_steps": 10.0,
-    "switch_expected_tokens": 30.0,
-    "switch_achieved_tokens": 25.0,
-    "switch_expected_seconds": 0.1,
-    "switch_achieved_seconds": 0.2,
-    "draft_seconds_until_on": 0.5,
-    "draft_pauses": 1.0,
-    "draft_paused_seconds": 2.7,
-}
-
-
 def row(levels: tuple[int, ...] = (1, 0, 3), **extra: Any) -> PlayedRow:
     info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "ungraded": 0.0}
     info |= {"tool_calls_unparsed": 1, "turns_cut": 1}
@@ -51,7 +39,7 @@ def counters() -> dict[str, float]:
     values = stats.to_dict()
     for prefix, counted in named.items():
         values |= {f"{prefix}_{name}": value for name, value in asdict(counted).items()}
-    values |= {"imported_turns": 5, "imported_evicted": 1} | SWITCH
+    values |= {"imported_turns": 5, "imported_evicted": 1}
     groups = ("exact", "trained_turns")
     return values | {f"exactness/{group}_{kind}_z": 1.0 for group in groups for kind in ("acceptance", "entropy")}
 
@@ -131,13 +119,3 @@ def test_verl_writes_them_to_tensorboard(tmp_path: Path, monkeypatch: pytest.Mon
     read = EventAccumulator(str(tmp_path)).Reload()
     assert [event.step for event in read.Scalars("turntree/forward_passes")] == [3]
     assert set(read.Tags()["scalars"]) == set(engine_metrics([counters()]))
-
-
-def test_what_vllms_switch_expected_and_achieved_is_logged_per_step_with_drafts() -> None:
-    values = engine_metrics([SWITCH, SWITCH])
-    assert values["turntree/draft_expected_tokens"] == 3.0
-    assert values["turntree/draft_achieved_tokens"] == 2.5
-    assert values["turntree/draft_expected_step_ms"] == pytest.approx(10.0)
-    assert values["turntree/draft_achieved_step_ms"] == pytest.approx(20.0)
-    assert values["turntree/draft_pauses"] == 2.0
-    assert "turntree/draft_expected_tokens" not in engine_metrics([{"tokens": 1.0}])

@@ -96,7 +96,7 @@ def drafted_answers(engines: Any, asked: list[Asked], *, every: int = 5) -> tupl
     switch = scheduler_of(engines.drafted)._switch = ScriptedSwitch(every)
     answers, steps = play(engines.drafted, asked)
     assert len(answers) > 0.9 * len(asked)
-    return answers, steps, Counter("drafts" if step["width"] else "none" for step in switch.observed)
+    return answers, steps, Counter("drafts" if step["drafted"] else "none" for step in switch.observed)
 
 
 def test_answers_are_those_of_synchronous_steps_without_drafts(engines: Any) -> None:

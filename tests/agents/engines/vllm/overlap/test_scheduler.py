@@ -1,19 +1,16 @@
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from overlapped_vllm import LONGEST, ScriptedSwitch, engine_arguments, overlap, vllm_here
 from tiny_llama import save_tiny_llama
 
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree.budget.draft_agreement import DraftAgreement
 
 pytestmark = pytest.mark.vllm
 
@@ -27,7 +24,6 @@ class Steps:
         self.scheduler = scheduler
         self.running: Any = None
         self.step = 0
-        self.told: dict[str, Any] = {}  #: what the worker attaches to the output of each step
 
     def add(self, name: str, *, prompt: int = 10, **sampling: Any) -> None:
         from vllm import SamplingParams
@@ -45,10 +41,7 @@ class Steps:
         if before is not None:
             names = list(before.num_scheduled_tokens)
             rows = {name: row for row, name in enumerate(names)}
-            output = ModelRunnerOutput(names, rows, [[9]] * len(names))
-            vars(output).update(self.told)
-            # As between vLLM's processes: what the worker attaches must arrive.
-            self.scheduler.update_from_output(before, pickle.loads(pickle.dumps(output)))
+            self.scheduler.update_from_output(before, ModelRunnerOutput(names, rows, [[9]] * len(names)))
         return {name: len(tokens) for name, tokens in scheduled.scheduled_spec_decode_tokens.items()}
 
 
@@ -182,29 +175,6 @@ def test_the_switch_is_told_of_each_step_that_follows_one(made: Made) -> None:
     told = switch.observed
     assert [step["emitted"] for step in told] == [1] * 19  # of 20: none precedes the first
     assert {step["rows"] for step in told} == {1}
-    assert {step["width"] for step in told} == {LONGEST, 0}
+    assert {step["drafted"] for step in told} == {True, False}
     assert {step["prompt_tokens"] for step in told} == {0}
     assert steps.scheduler._ended is None  # what comes later does not follow
-
-
-def test_the_switch_learns_what_comes_with_the_output_of_a_step(made: Made) -> None:
-    counts = np.ones(LONGEST, np.int64)
-    steps = made()
-    steps.told = {
-        "turntree_step_costs": [(1, 0, 0.01), (1, LONGEST, 0.011)],
-        "turntree_draft_agreement": [DraftAgreement(1, counts, counts, shadow=True)] * 9,
-    }
-    steps.add("a")
-    planned = [steps.next() for _ in range(4)]
-    assert planned[-1] == {"a": LONGEST}
-
-
-def test_the_workers_are_told_the_switchs_figures_now_and_then(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turntree.agents.engines.vllm.overlap.scheduler._REPORTED", 4)
-    steps, told = made(), []
-    steps.add("a")
-    for _ in range(8):
-        steps.next()
-        told.append(getattr(steps.running, "turntree_switch", None))
-    assert [figures is not None for figures in told] == [False, False, False, True] * 2
-    assert told[3]["seconds_on"] == 0
