@@ -241,7 +241,7 @@ class Sessions:
         self, key: bytes, messages: Sequence[Mapping[str, Any]], session_id: str | None, task_id: str | None
     ) -> Node | None:
         matching = self._by_key.get(key, [])
-        if any(thought_in(message) for message in messages):
+        if matching and any(map(thought_in, messages)):
             matching = [node for node in matching if _keeps_thoughts(node, messages)]
         if session_id is not None:
             matching = [node for node in matching if node.session.id == session_id]

@@ -17,8 +17,7 @@ _CLOCK = re.compile(
 _HOURS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 _SPOKEN = re.compile(
     rf"(?:an? )?(?P<part>quarter|half) (?P<side>to|past) (?P<hour>{'|'.join(_HOURS)})"
-    r"(?P<half> (?:a\.?\s?m\.?|p\.?\s?m\.?|in the (?:morning|afternoon|evening)))?",
-    re.IGNORECASE,
+    r"(?P<half> (?:a\.?\s?m\.?|p\.?\s?m\.?|in the (?:morning|afternoon|evening)))?"
 )
 _NO_TIME = re.compile(r"(?<![\d:])\d{1,2}\s*:\s*[6-9]\d(?![\d:])")  #: 60 minutes or more
 _SPANS = re.compile(r"hours?|h", re.IGNORECASE)
@@ -44,8 +43,8 @@ def read_clock(text: str) -> Clock | None:
     words = re.sub(r"\s*:\s*", ":", words)
     if words.lower() in ("noon", "midnight"):
         words = f"12 {words}"
-    if (spoken := _SPOKEN.fullmatch(words)) is not None:
-        hour = (_HOURS.index(spoken["hour"].lower()) - (spoken["side"] == "to")) % 12 + 1
+    if (spoken := _SPOKEN.fullmatch(words.lower())) is not None:
+        hour = (_HOURS.index(spoken["hour"]) - (spoken["side"] == "to")) % 12 + 1
         words = (
             f"{hour}:{30 if spoken['part'] == 'half' else 45 if spoken['side'] == 'to' else 15}{spoken['half'] or ''}"
         )

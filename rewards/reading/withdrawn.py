@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from turntree.rewards.reading.answer import parse_number
+
 _READ = 1500  #: characters after the box, and before the end of the text, that are searched
 _SENTENCE = re.compile(
     r"\n|[.!?;](?=\s|$)|(?<=\w),\s(?=and |but |aber |mais |pero |\u043d\u043e )|"
@@ -37,8 +39,7 @@ class _Phrases(NamedTuple):
 
 @cache
 def _phrases() -> _Phrases:
-    table = tomllib.loads((files(__package__) / "phrases.toml").read_text(encoding="utf-8"))
-    languages = table.values()
+    languages = tomllib.loads((files(__package__) / "phrases.toml").read_text(encoding="utf-8")).values()
 
     def any_of(name: str) -> str:
         phrases = sorted({phrase for language in languages for phrase in language[name]}, key=len, reverse=True)
@@ -93,17 +94,9 @@ def _differs(text: str, content: str) -> bool | None:
     match = _VALUE.match(text)
     if match is None:
         return None
-    found, own = _number(match["value"]), _number(_FRACTION.sub(r"\1\2/\3", content))
+    found, own = map(parse_number, (match["value"], _FRACTION.sub(r"\1\2/\3", content)))
     if found is None or own is None:
         letters = re.sub(r"[^a-z]", "", content.lower().replace("\\text", ""))
         return match["value"] != letters if len(letters) == 1 and match["value"].isalpha() else None
     # A rounded value or a percentage is the same value.
     return not any(abs(found - scale * own) * 100 <= abs(scale * own) for scale in (1, 100, Fraction(1, 100)))
-
-
-def _number(text: str) -> Fraction | None:
-    plain = text.replace("\u2212", "-").replace(",", "").replace(" ", "").strip("$%\\")
-    try:
-        return Fraction(plain)
-    except (ValueError, ZeroDivisionError):
-        return None

@@ -119,6 +119,17 @@ def events(stream: str) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
+def named_events(stream: str) -> list[dict[str, Any]]:
+    """Return the events of a stream whose events have names."""
+    found = []
+    for block in stream.strip().split("\n\n"):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        found.append(event)
+    return found
+
+
 def streamed(stream: str) -> str:
     deltas = [choice["delta"] for event in events(stream) for choice in event["choices"]]
     return "".join(delta.get("content") or "" for delta in deltas)

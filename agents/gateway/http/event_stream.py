@@ -24,6 +24,10 @@ def data_line(event: Mapping[str, Any]) -> bytes:
     return b"data: " + text.encode("utf-8", "backslashreplace") + b"\n\n"
 
 
+def named_event(event: Mapping[str, Any]) -> bytes:
+    return b"event: " + str(event["type"]).encode() + b"\n" + data_line(event)
+
+
 class Dialect(NamedTuple):
     event: Callable[[Mapping[str, Any]], bytes]  #: encodes an event
     end: bytes  #: bytes after the last event

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.gateway.answers import call_arguments
 from turntree.agents.gateway.choices import ChatChoice, Piece
 from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.gateway.http.event_stream import Dialect, data_line
+from turntree.agents.gateway.http.event_stream import Dialect, named_event
 from turntree.agents.gateway.turn_text import TurnText
 from turntree.agents.gateway.turns import SampledTurn
 
@@ -31,12 +31,8 @@ def _refusal(error: ApiError) -> Event:
     return {"type": "error", "error": {"type": kind, "message": problem}}
 
 
-def _named_event(event: Mapping[str, Any]) -> bytes:
-    return b"event: " + str(event["type"]).encode() + b"\n" + data_line(event)
-
-
 #: events have names, and the last event is ``message_stop``
-ANTHROPIC = Dialect(event=_named_event, end=b"", refusal=_refusal)
+ANTHROPIC = Dialect(event=named_event, end=b"", refusal=_refusal)
 
 
 class MessageAnswer:

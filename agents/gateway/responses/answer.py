@@ -9,8 +9,7 @@ from typing import Any
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.gateway import answers
 from turntree.agents.gateway.choices import ChatChoice, Piece, ReadTurn
-from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.gateway.http.event_stream import Dialect, data_line
+from turntree.agents.gateway.http.event_stream import OPENAI, Dialect, named_event
 from turntree.agents.gateway.responses.request import ResponsesRequest
 from turntree.agents.gateway.turn_text import TurnText
 from turntree.agents.gateway.turns import SampledTurn
@@ -18,19 +17,15 @@ from turntree.agents.gateway.turns import SampledTurn
 Event = dict[str, Any]
 
 
-def _named_event(event: Mapping[str, Any]) -> bytes:
+def _event(event: Mapping[str, Any]) -> bytes:
     if "type" not in event:  # a refusal
         error = event["error"]
         event = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}, "sequence_number": 0}
-    return b"event: " + str(event["type"]).encode() + b"\n" + data_line(event)
-
-
-def _refusal(error: ApiError) -> Event:
-    return error.body
+    return named_event(event)
 
 
 #: events have names, and the last event is ``response.completed`` or ``response.incomplete``
-RESPONSES = Dialect(event=_named_event, end=b"", refusal=_refusal)
+RESPONSES = Dialect(event=_event, end=b"", refusal=OPENAI.refusal)
 
 
 class ResponseAnswer:

@@ -81,7 +81,7 @@ _CHOSEN = re.compile(
 _INDIAN = re.compile(r"(?<![\d,.])\d{1,2}(?:,\d{2})+,\d{3}(?![\d,])")
 _RUPEES = re.compile(r"\brupees?\b|\bRs\b\.?|\bINR\b")
 _CODES = re.compile(r"\b(?:JPY|USD|EUR|GBP|CNY|INR)\b")  #: currencies
-#: a duration in hours and minutes, or a time of the day
+#: a duration in hours and minutes, where m is not the metre
 _HOURS = re.compile(
     r"(?<![\w.])(\d{1,2})(?:\s|\\text\s*\{|\})*h(?:rs?|ours?)?\b(?:\s|\}|\\[,; ])*"
     r"(\d{1,2})(?:\s|\}|\\[,; ]|\\text\s*\{)*m\b\}?"

@@ -34,6 +34,7 @@ def test_an_answer_taken_back_would_be_paid_without_the_phrases(monkeypatch: pyt
         (r"\text{B}", "C", True),
         ("B", "12", False),  # the value of option B
         ("1,200", "1200", False),
+        ("1e999999999", "7", False),  # such a power is never computed
     ],
 )
 def test_another_value_withdraws_and_the_same_value_in_another_form_does_not(content, value, withdrawn):

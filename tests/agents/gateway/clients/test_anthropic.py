@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
-from client_results import require_result
+from client_results import extras, require_result
 from spoken_server import MODEL, gold, question, spoken_server
 
 from turntree.agents.episodes.record import read_episodes
@@ -110,12 +110,3 @@ def test_the_events_are_those_of_their_types(tmp_path: Path) -> None:
             known = TypeAdapter(RawMessageStreamEvent).validate_python(event, strict=True)
             assert not extras(known)
     assert not extras(anthropic.types.Message.model_validate(message, strict=True))
-
-
-def extras(model: Any) -> dict[str, Any]:
-    found = dict(model.model_extra or {})
-    for value in vars(model).values():
-        for one in value if isinstance(value, list) else [value]:
-            if hasattr(one, "model_extra"):
-                found |= extras(one)
-    return found

@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
+from client_results import extras
 from spoken_server import MODEL, gold, question, spoken_server
 
 from turntree.agents.episodes.record import read_episodes
@@ -83,12 +84,3 @@ def test_the_events_are_those_of_the_types(tmp_path: Path) -> None:
     for event in events:
         assert not extras(TypeAdapter(ResponseStreamEvent).validate_python(event)), event
     assert not extras(Response.model_validate(response))
-
-
-def extras(model: Any) -> dict[str, Any]:
-    found = dict(model.model_extra or {})
-    for value in vars(model).values():
-        for one in value if isinstance(value, list) else [value]:
-            if hasattr(one, "model_extra"):
-                found |= extras(one)
-    return found

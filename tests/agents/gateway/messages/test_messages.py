@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from gateways import Served, SpokenEngine, gateway_at
+from gateways import named_events as events
 from tables import table
 
 from turntree.agents.episodes.record import read_episodes
@@ -30,16 +31,6 @@ def ask(served: Served, *messages: Any, **fields: Any) -> httpx.Response:
     chat = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
     body = {"model": "tiny", "max_tokens": 100, "messages": chat, **fields}
     return served.client.post("/v1/messages", json=body)
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    found = []
-    for block in text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        found.append(event)
-    return found
 
 
 def put_together(stream: list[dict[str, Any]]) -> dict[str, Any]:

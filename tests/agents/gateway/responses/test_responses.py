@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from field_templates import field_renderer
-from gateways import Served, SpokenEngine, gateway_at
+from gateways import Served, SpokenEngine, gateway_at, named_events
 from tables import table
 
 from turntree.agents.episodes.record import read_episodes
@@ -34,12 +34,7 @@ def ask(served: Served, given: Any = "x", **fields: Any) -> httpx.Response:
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    found = []
-    for block in text.strip().split("\n\n"):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        found.append(event)
+    found = named_events(text)
     assert [event["sequence_number"] for event in found] == [*range(len(found))]
     return found
 
